@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The census: every tensor counted, every name given a role or refused, every header and the index checked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from glm5inspect.against import compare
+from glm5inspect.catalogue import Code
+from glm5inspect.families import foreign_family
+from glm5inspect.geometry import read_count
+from glm5inspect.header import elements
+from glm5inspect.integrity import integrity
+from glm5inspect.layers import LayerRow, layer_table, text_layers
+from glm5inspect.report import Finding, Report, in_order, ranges
+from glm5inspect.roles import is_norm, is_text_model, parse_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from glm5inspect.inventory import Group, Inventory, Progress, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How much there is of something.
+
+    Attributes:
+        tensors: Number of tensors.
+        bytes: Bytes stored.
+    """
+
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTally(Tally):
+    """How much there is of a role; ``dtypes`` maps each dtype to a number of tensors."""
+
+    dtypes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFacts:
+    """What the index claims; ``total_size`` is ``None`` when it is no integer, ``entries`` when there is no index."""
+
+    present: bool
+    total_size: int | None
+    entries: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRow:
+    """Tensors of one census pattern, dtype and shape; ``layers`` and ``experts`` are ranges, ``None`` without index."""
+
+    pattern: str
+    role: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    layers: str | None
+    experts: str | None
+    tensors: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """What a census counts. Names that stand in two shards count once.
+
+    Attributes:
+        tensors: Number of tensors.
+        bytes: Bytes stored.
+        elements: Stored elements: packed words and scales count as what they are.
+        shards: Shard files; ``None`` for a snapshot that does not tell.
+        patterns: Number of census patterns.
+        layers: Number of layer indices, the MTP layer's included.
+        by_role: Role name to tally, sorted; unknown tensors are in none.
+        by_dtype: Dtype to tally, sorted.
+        unknown: Names that no rule teaches, sorted.
+        mtp_layers: Layers with names that only an MTP layer has.
+        index: What the index claims.
+        digest: SHA-256 over name, dtype and shape of every tensor, independent of sharding: the UTF-8 lines
+            ``name TAB dtype TAB dimensions joined by x``, sorted as bytes, joined by LF; ``None`` for an incomplete
+            census.
+        pattern_table: ``None`` unless asked for.
+        layer_table: ``None`` unless asked for.
+    """
+
+    tensors: int
+    bytes: int
+    elements: int
+    shards: int | None
+    patterns: int
+    layers: int
+    by_role: dict[str, RoleTally]
+    by_dtype: dict[str, Tally]
+    unknown: tuple[str, ...]
+    mtp_layers: tuple[int, ...]
+    index: IndexFacts
+    digest: str | None
+    pattern_table: tuple[PatternRow, ...] | None
+    layer_table: tuple[LayerRow, ...] | None
+
+
+def take_census(
+    source: Source,
+    *,
+    patterns: bool = False,
+    layers: bool = False,
+    against: Source | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Count and check everything a source holds.
+
+    Args:
+        source: What to look at.
+        patterns: Whether to list every pattern.
+        layers: Whether to list every layer.
+        against: Another source that must have the same tensors, dtypes and shapes.
+        progress: Called after each header.
+    """
+    inventory = source.inventory(progress=progress)
+    findings = [*integrity(inventory), *check_names(inventory), *check_layers(inventory)]
+    if against:
+        findings += compare(inventory, against.inventory(progress=progress))
+    return Report(
+        command="census",
+        source=inventory.info,
+        answer=count(inventory, patterns=patterns, layers=layers),
+        findings=in_order(findings),
+        complete=inventory.complete,
+    )
+
+
+def count(inventory: Inventory, *, patterns: bool = False, layers: bool = False) -> Census:
+    """Count an inventory; see `take_census`."""
+    groups = inventory.groups
+    roles: dict[str, RoleTally] = {}
+    dtypes: dict[str, Tally] = {}
+    stored = 0
+    for group in groups:
+        number, nbytes = len(group.tensors), group.nbytes
+        stored += number * elements(group.shape)
+        kind = dtypes.get(group.dtype, Tally(0, 0))
+        dtypes[group.dtype] = Tally(kind.tensors + number, kind.bytes + nbytes)
+        if group.role is not None:
+            tally = roles.setdefault(group.role.value, RoleTally(0, 0, {}))
+            tally.dtypes[group.dtype] = tally.dtypes.get(group.dtype, 0) + number
+            roles[group.role.value] = RoleTally(tally.tensors + number, tally.bytes + nbytes, tally.dtypes)
+    index = inventory.index
+    return Census(
+        tensors=len(inventory.tensors),
+        bytes=sum(tally.bytes for tally in dtypes.values()),
+        elements=stored,
+        shards=inventory.shards,
+        patterns=len({group.pattern for group in groups}),
+        layers=len({group.layer for group in groups} - {None}),
+        by_role=dict(sorted(roles.items())),
+        by_dtype=dict(sorted(dtypes.items())),
+        unknown=tuple(sorted(tensor.name for group in groups if group.role is None for tensor in group.tensors)),
+        mtp_layers=tuple(sorted(text_layers(groups).mtp)),
+        index=IndexFacts(
+            present=index is not None,
+            total_size=index.total_size if index and type(index.total_size) is int else None,
+            entries=len(index.weight_map) if index else None,
+        ),
+        digest=digest(groups) if inventory.complete else None,
+        pattern_table=tuple(pattern_table(groups)) if patterns else None,
+        layer_table=tuple(layer_table(groups)) if layers else None,
+    )
+
+
+def digest(groups: list[Group]) -> str:
+    """Return the one value that pins an inventory; see `Census`."""
+    lines: list[str] = []
+    for group in groups:
+        kind = f"\t{group.dtype}\t{'x'.join(map(str, group.shape))}"
+        lines += [tensor.name + kind for tensor in group.tensors]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
+
+
+def pattern_table(groups: list[Group]) -> Iterator[PatternRow]:
+    """List one row per pattern, dtype and shape, sorted by these."""
+    rows: dict[tuple[str, str, tuple[int, ...]], list[Group]] = {}
+    for group in groups:
+        rows.setdefault((group.pattern, group.dtype, group.shape), []).append(group)
+    for (pattern, dtype, shape), members in sorted(rows.items()):
+        role = members[0].role
+        experts = {parse_name(t.name).expert for group in members for t in group.tensors} if ".E" in pattern else set()
+        yield PatternRow(
+            pattern=pattern,
+            role=role and role.value,
+            dtype=dtype,
+            shape=shape,
+            layers=ranges(group.layer for group in members if group.layer is not None) or None,
+            experts=ranges(expert for expert in experts if expert is not None) or None,
+            tensors=sum(len(group.tensors) for group in members),
+            bytes=sum(group.nbytes for group in members),
+        )
+
+
+def check_names(inventory: Inventory) -> Iterator[Finding]:
+    """Report every name without a role, and every norm that is not in a norm role."""
+    if not (inventory.tensors or inventory.missing or inventory.refused):
+        yield Finding(Code.NO_TENSORS, "the headers hold no tensor at all")
+    for group in inventory.groups:
+        if group.role is None:
+            family = foreign_family(group.tensors[0].name)
+            hint = f"The name looks like {family}." if family else None
+            for tensor in group.tensors:
+                message = f"{tensor.name}: no rule says what this tensor is for"
+                yield Finding(
+                    Code.UNKNOWN_TENSOR, message, hint=hint, tensor=tensor.name, layer=group.layer, shard=tensor.shard
+                )
+        elif "norm" in group.pattern and is_text_model(group.role) and not is_norm(group.role):
+            for tensor in group.tensors:
+                message = f"{tensor.name}: named a norm, but its role is {group.role.value}"
+                yield Finding(
+                    Code.NORM_ROLE_MISMATCH,
+                    message,
+                    tensor=tensor.name,
+                    layer=group.layer,
+                    shard=tensor.shard,
+                    actual=group.role.value,
+                )
+
+
+def check_layers(inventory: Inventory) -> Iterator[Finding]:
+    """Report text layers that are missing, or that are more than the config declares."""
+    declared, faults = read_count(inventory.config, "num_hidden_layers")
+    yield from faults
+    found = text_layers(inventory.known_groups)
+    trunk = found.trunk
+    if not trunk and found.mtp:
+        yield Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(found.mtp)} is here, no trunk layer")
+        return
+    stop = max(trunk, default=-1) + 1 if declared is None else declared
+    gaps, missing = _gaps(trunk, stop)
+    if missing and inventory.absence_is_known:
+        message = f"text layers {gaps} are missing; there are {ranges(trunk) or 'none'}"
+        yield Finding(Code.LAYER_GAP, message, expected=_up_to(stop), actual=ranges(trunk) or None, count=missing)
+    elif not stop and inventory.tensors:
+        yield Finding(Code.LAYER_GAP, "there is no text layer at all", count=0)
+    if beyond := sorted(layer for layer in trunk if layer >= stop):
+        message = f"text layers {ranges(beyond)} are beyond num_hidden_layers {stop}, and no MTP layer by their names"
+        yield Finding(Code.LAYER_GAP, message, expected=_up_to(stop), actual=ranges(trunk), count=len(beyond))
+
+
+def _gaps(present: set[int], stop: int) -> tuple[str, int]:
+    """Return the indices of 0 to stop - 1 that are not present, as ranges, and their number; indices may be huge."""
+    parts, missing, reached = [], 0, 0
+    for index in [*sorted(index for index in present if index < stop), stop]:
+        if index > reached:
+            parts.append(str(reached) if index == reached + 1 else f"{reached}-{index - 1}")
+            missing += index - reached
+        reached = index + 1
+    return ",".join(parts), missing
+
+
+def _up_to(stop: int) -> str:
+    return f"0-{stop - 1}" if stop else "none"

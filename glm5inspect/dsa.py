@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""DSA blocks: sparse MLA without positions, and the indexer in front of it.
+
+A block owns exactly 14 tensors under ``self_attn``. The table below is the complete list of what it must have and of
+what it may have: a missing tensor is a broken layer, one too many means that the checkpoint is not the model we think
+it is. Shapes follow the class ``Glm5NextForConditionalGeneration`` and the geometry in ``config.json``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from glm5inspect.catalogue import Code, Severity
+from glm5inspect.expect import Expected, Verdicts, compare
+from glm5inspect.families import foreign_family
+from glm5inspect.geometry import (
+    MAX_LAYERS,
+    REFERENCE,
+    Geometry,
+    declared_dsa_layers,
+    read_count,
+    read_geometry,
+)
+from glm5inspect.integrity import placement_of, refusals
+from glm5inspect.layers import text_layers
+from glm5inspect.report import Finding, Report, in_order, ranges, some
+from glm5inspect.roles import (
+    LAYER_PREFIX,
+    MTP_ONLY_NAMES,
+    classify,
+    is_mtp_only_name,
+    layer_index,
+    mixer_of,
+    parse_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from glm5inspect.header import TensorRecord
+    from glm5inspect.inventory import Inventory, Progress, Source
+
+BLOCK = tuple(
+    Expected(f"self_attn.{name}", dimensions, "BF16")
+    for name, dimensions in (
+        ("q_a_proj.weight", ("q_lora_rank", "hidden_size")),
+        ("q_a_layernorm.weight", ("q_lora_rank",)),
+        ("q_b_proj.weight", ("q_dim", "q_lora_rank")),
+        ("kv_a_proj_with_mqa.weight", ("kv_cache_dim", "hidden_size")),
+        ("kv_a_layernorm.weight", ("kv_lora_rank",)),
+        ("kv_b_proj.weight", ("kv_dim", "kv_lora_rank")),
+        ("o_proj.weight", ("hidden_size", "v_dim")),
+        ("indexer.wq_b.weight", ("index_dim", "q_lora_rank")),
+        ("indexer.wk.weight", ("index_head_dim", "hidden_size")),
+        ("indexer.k_norm.weight", ("index_head_dim",)),
+        ("indexer.k_norm.bias", ("index_head_dim",)),
+        ("indexer.weights_proj.weight", ("index_n_heads", "hidden_size")),
+        ("indexer.index_kpool_compress_gate", ("index_head_dim", "hidden_size")),
+        ("indexer.index_kpool_compress_ape", ("index_kpool", "index_head_dim")),
+    )
+)
+"""The 14 tensors of a block, in the order in which they are checked."""
+
+_ATTENTION = LAYER_PREFIX.replace("#", "N") + "self_attn."
+_VERDICTS = Verdicts(Code.DSA_MISSING, Code.DSA_DTYPE, Code.DSA_SHAPE, Code.DSA_BYTES)
+_ROPE_DIM = 64  # what an MLA with positions adds to kv_a_proj_with_mqa
+_SWAPPED = {"self_attn.q_b_proj.weight": "kv_b_proj", "self_attn.kv_b_proj.weight": "q_b_proj"}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One DSA block.
+
+    Attributes:
+        layer: 0-based.
+        bound: How many of the expected tensors exist.
+        expected: How many there must be.
+        bytes: Stored by those that exist.
+        ok: Whether nothing is wrong with the block.
+        unclaimed: Attention tensors of the layer that no row of the table claims, sorted.
+    """
+
+    layer: int
+    bound: int
+    expected: int
+    bytes: int
+    ok: bool
+    unclaimed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DsaAnswer:
+    """The geometry that shapes were checked with, ``None`` when it is not usable, and the blocks checked."""
+
+    geometry: dict[str, int] | None
+    blocks: tuple[Block, ...]
+
+
+def verify_dsa(source: Source, *, layers: Collection[int] = (), progress: Progress | None = None) -> Report:
+    """Check every DSA block of a source, or only those asked for.
+
+    Args:
+        source: What to look at; with an index only the shards that hold attention tensors of these layers are opened.
+            An absence is only reported after a look at all of them.
+        layers: Layer indices; empty means every DSA layer.
+        progress: Called after each header.
+    """
+    config, asked = source.config(), set(layers)
+
+    def needs(names: Iterable[str]) -> set[str]:
+        return needed_names(names, _declared(config), asked)
+
+    report = check(source.inventory(needs, progress), config, asked)
+    if any(finding.code in _ABSENCES for finding in report.findings):
+        report = check(source.inventory(progress=progress), config, asked)
+    return report
+
+
+_ABSENCES = frozenset({Code.DSA_MISSING, Code.DSA_NONE, Code.DSA_NOT_A_LAYER})
+
+
+def _declared(config: Mapping[str, object] | None) -> set[int]:
+    return (declared_dsa_layers(config)[0] if config else None) or set()
+
+
+def needed_names(names: Iterable[str], declared: set[int], asked: set[int]) -> set[str]:
+    """Pick the names that the check is about: attention tensors of DSA layers, and names only an MTP layer has."""
+    attention: dict[int | None, list[str]] = {}
+    layers: set[int | None] = set(declared)
+    mtp_names = []
+    for name in names:
+        if ".self_attn." in name:
+            pattern, layer, _ = parse_name(name)
+            if pattern.startswith(_ATTENTION):
+                attention.setdefault(layer, []).append(name)
+                if mixer_of(pattern, classify(pattern)) == "DSA":
+                    layers.add(layer)
+        elif name.endswith(MTP_ONLY_NAMES) and is_mtp_only_name(name):
+            mtp_names.append(name)
+            layers.add(layer_index(name))
+    if asked:
+        layers &= asked
+    return {name for layer in layers for name in attention.get(layer, ())}.union(mtp_names)
+
+
+def check(inventory: Inventory, config: Mapping[str, object] | None, asked: set[int]) -> Report:
+    """Check the blocks of an inventory; see `verify_dsa`."""
+    geometry, findings = (REFERENCE, []) if config is None else read_geometry(config)
+    attention = _attention_names(inventory)
+    layers: list[int] = []
+    if geometry:
+        layers, layer_findings = _dsa_layers(inventory, config, asked)
+        findings += layer_findings
+        for layer in layers:
+            findings += _check_block(inventory, layer, attention.get(layer, []), geometry)
+    wrong = {finding.layer for finding in findings if finding.severity is Severity.ERROR}
+    blocks = tuple(_block(inventory, layer, attention.get(layer, []), ok=layer not in wrong) for layer in layers)
+    names = {name for layer in layers for name in (*attention.get(layer, ()), *_block_names(layer))}
+    return Report(
+        command="verify-dsa",
+        source=inventory.info,
+        answer=DsaAnswer(asdict(geometry) if geometry else None, blocks),
+        findings=in_order([*findings, *refusals(inventory), *placement_of(inventory, names)]),
+        complete=inventory.complete,
+    )
+
+
+def _attention_names(inventory: Inventory) -> dict[int, list[str]]:
+    """Return the names under ``self_attn`` of each layer, unseen ones included."""
+    names: dict[int, list[str]] = {}
+    for group in inventory.known_groups:
+        if group.layer is not None and group.pattern.startswith(_ATTENTION):
+            names.setdefault(group.layer, []).extend(tensor.name for tensor in group.tensors)
+    return names
+
+
+def _block_names(layer: int) -> list[str]:
+    prefix = LAYER_PREFIX.replace("#", str(layer))
+    return [prefix + row.name for row in BLOCK]
+
+
+def _dsa_layers(
+    inventory: Inventory, config: Mapping[str, object] | None, asked: set[int]
+) -> tuple[list[int], list[Finding]]:
+    """Decide which layers are checked, ascending, and report where config and tensors disagree about that."""
+    declared, findings = declared_dsa_layers(config) if config is not None else (None, [])
+    if declared is None:
+        what = "does not declare its attention layers" if config else "is not there"
+        instead = "the layers are those found in the tensors" + ("" if config else ", the geometry is the reference's")
+        findings.append(Finding(Code.CONFIG_MISSING, f"config.json {what}: {instead}"))
+    mixers = _mixers(inventory)
+    stored = {layer for layer, mixer in mixers.items() if "DSA" in mixer}
+    found = text_layers(inventory.known_groups)
+    if found.mtp and not found.trunk:
+        findings.append(Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(found.mtp)} is here, no trunk layer"))
+        declared = None
+    layers = stored | found.mtp | (declared or set())
+    if declared is not None:
+        for layer in sorted(stored - declared - found.mtp - _declared_mtp(config)):
+            message = f"layer {layer} has DSA tensors, but config.json does not declare it"
+            findings.append(Finding(Code.DSA_UNDECLARED_LAYER, message, layer=layer))
+    for layer in sorted(layer for layer, mixer in mixers.items() if len(mixer) > 1):
+        message = f"layer {layer} has KDA tensors ({some(mixers[layer]['KDA'])}) beside its DSA tensors"
+        findings.append(Finding(Code.MIXED_MIXER, message, layer=layer, count=len(mixers[layer]["KDA"])))
+    if asked:
+        findings = [finding for finding in findings if finding.layer is None or finding.layer in asked]
+        for layer in sorted(asked - layers):
+            message = f"layer {layer} is not a DSA layer; these are {ranges(layers) or 'none'}"
+            findings.append(Finding(Code.DSA_NOT_A_LAYER, message, layer=layer, actual=ranges(layers) or None))
+        layers &= asked
+    elif not layers:
+        findings.append(Finding(Code.DSA_NONE, "no DSA block: neither the config nor the tensors name one"))
+    return sorted(layers), findings
+
+
+def _mixers(inventory: Inventory) -> dict[int, dict[str, list[str]]]:
+    """Return, for each layer, the names that occur in one mixer only, by mixer."""
+    mixers: dict[int, dict[str, list[str]]] = {}
+    for group in inventory.known_groups:
+        mixer = mixer_of(group.pattern, group.role)
+        if mixer and group.layer is not None:
+            names = mixers.setdefault(group.layer, {}).setdefault(mixer, [])
+            names += [tensor.name.partition(".self_attn.")[2] for tensor in group.tensors]
+    return mixers
+
+
+def _declared_mtp(config: Mapping[str, object] | None) -> set[int]:
+    """Return where the config puts MTP layers, which its lists of layers leave out."""
+    first, _ = read_count(config, "num_hidden_layers")
+    number, _ = read_count(config, "num_nextn_predict_layers")
+    return set(range(first, first + min(number, MAX_LAYERS))) if first is not None and number else set()
+
+
+def _check_block(inventory: Inventory, layer: int, attention: list[str], geometry: Geometry) -> Iterator[Finding]:
+    names = _block_names(layer)
+    for row, name in zip(BLOCK, names, strict=True):
+        tensor = inventory.tensors.get(name)
+        if tensor is not None or (name not in inventory.unseen and inventory.absence_is_known):
+            yield from compare(row, name, layer, tensor, geometry, _VERDICTS, _hint)
+    for name in sorted(set(attention).difference(names)):
+        tensor = inventory.tensors.get(name)
+        family = foreign_family(name)
+        yield Finding(
+            Code.DSA_UNCLAIMED,
+            f"{name}: no row of a DSA block claims it",
+            hint=f"The name looks like {family}." if family else None,
+            tensor=name,
+            layer=layer,
+            shard=tensor.shard if tensor else None,
+            actual=f"{tensor.dtype} {list(tensor.shape)}" if tensor else None,
+        )
+
+
+def _block(inventory: Inventory, layer: int, attention: list[str], *, ok: bool) -> Block:
+    names = _block_names(layer)
+    bound = [inventory.tensors[name] for name in names if name in inventory.tensors]
+    return Block(
+        layer=layer,
+        bound=len(bound),
+        expected=len(BLOCK),
+        bytes=sum(tensor.nbytes for tensor in bound),
+        ok=ok and len(bound) == len(BLOCK),
+        unclaimed=tuple(sorted(set(attention).difference(names))),
+    )
+
+
+def _hint(expected: Expected, tensor: TensorRecord | None, geometry: Geometry) -> str | None:
+    """Name the trap that a missing or misshapen tensor of a block fell into, when it is one of the four known."""
+    if tensor is None:
+        if expected.name == "self_attn.indexer.k_norm.bias":
+            return "k_norm is a LayerNorm, not an RMSNorm: without its bias the indexer's keys are silently wrong."
+        return None
+    shape = expected.shape(geometry)
+    if tensor.shape == shape[::-1]:
+        slots = " It is indexed by pool slot first." if expected.name.endswith("_ape") else ""
+        return f"Transposed: the axes are exchanged.{slots}"
+    if expected.name == "self_attn.kv_a_proj_with_mqa.weight" and tensor.shape[:1] == (
+        geometry.kv_lora_rank + _ROPE_DIM,
+    ):
+        return f"It carries a rope part ({_ROPE_DIM} rows); this model has none (NoPE)."
+    if other := _SWAPPED.get(expected.name):
+        row = next(row for row in BLOCK if row.name == f"self_attn.{other}.weight")
+        if tensor.shape[:1] == row.shape(geometry)[:1]:
+            return f"This is the width of {other}: the two are swapped."
+    return None

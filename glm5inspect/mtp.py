@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""The multi-token-prediction layer, located from the checkpoint by the four names that only it carries.
+
+In the released model it is the layer after the last trunk layer: a DSA block, a mixture of experts, and four head
+tensors. Nothing about its place is assumed; `num_hidden_layers` and `num_nextn_predict_layers` are what it is held to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from glm5inspect.catalogue import Code
+from glm5inspect.dsa import BLOCK
+from glm5inspect.geometry import read_count
+from glm5inspect.integrity import placement_of, refusals
+from glm5inspect.layers import text_layers
+from glm5inspect.report import Fact, Finding, Report, in_order, ranges, some
+from glm5inspect.roles import (
+    LAYER_PREFIX,
+    MTP_ONLY_NAMES,
+    is_mtp_only_name,
+    layer_index,
+    parse_name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from glm5inspect.inventory import Group, Inventory, Progress, Source
+
+FOREIGN_PREFIXES = ("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.mtp.")
+"""How other models name such a layer."""
+
+_LAYER = LAYER_PREFIX.replace("#", "N")
+_ROUTER = f"{_LAYER}mlp.gate."
+_EXPERTS = f"{_LAYER}mlp.experts.E."
+_PAYLOADS = ("weight", "weight_packed", "qweight", "trellis")  # in the order in which a missing one is named
+
+
+@dataclass(frozen=True, slots=True)
+class MtpLayer:
+    """One MTP layer.
+
+    Attributes:
+        layer: 0-based.
+        names: Each of the four names that only an MTP layer has, and whether it is there.
+        tensors: Number of tensors of the layer.
+        bytes: Bytes stored.
+        dtypes_by_role: Role name to dtype to number of tensors.
+        shards: The shards that hold the layer, sorted; ``None`` for a snapshot.
+    """
+
+    layer: int
+    names: dict[str, bool]
+    tensors: int
+    bytes: int
+    dtypes_by_role: dict[str, dict[str, int]]
+    shards: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class MtpAnswer:
+    """What was found, and what the config says about it.
+
+    Attributes:
+        layers: The MTP layers found by name, ascending.
+        declared: ``num_nextn_predict_layers``; ``None`` when nothing is declared.
+        num_hidden_layers: Number of trunk layers; ``None`` when nothing is declared.
+        expected_layers: Where MTP layers belong, as ranges; ``None`` when the config does not tell.
+    """
+
+    layers: tuple[MtpLayer, ...]
+    declared: int | None
+    num_hidden_layers: int | None
+    expected_layers: str | None
+
+
+def find_mtp(source: Source, *, progress: Progress | None = None) -> Report:
+    """Locate the MTP layer and check that it is whole and where the config puts it.
+
+    With an index, only the shards that hold the layer are opened, and the one with expert 0 of the last trunk layer
+    that has experts. An absence is only reported after a look at all of them.
+    """
+    config = source.config()
+    report = check(source.inventory(needed_names, progress), config)
+    if any(finding.code in _ABSENCES for finding in report.findings):
+        report = check(source.inventory(progress=progress), config)
+    return report
+
+
+_ABSENCES = frozenset({Code.MTP_MISSING, Code.MTP_ABSENT, Code.MTP_INCOMPLETE, Code.MTP_COUNT})
+
+
+def needed_names(names: Iterable[str]) -> set[str]:
+    """Pick the names that the check is about.
+
+    These are all tensors of layers with a name that only an MTP layer has, tensors named by another convention, and
+    expert 0 of the last other layer that has experts.
+    """
+    listed = list(names)
+    mtp = {layer_index(name) for name in listed if name.endswith(MTP_ONLY_NAMES) and is_mtp_only_name(name)}
+    wanted = {name for name in listed if name.startswith(FOREIGN_PREFIXES)}
+    prefixes = tuple(f"{LAYER_PREFIX.replace('#', str(layer))}" for layer in mtp)
+    wanted.update(name for name in listed if prefixes and name.startswith(prefixes))
+    first_experts: dict[int, list[str]] = {}
+    for name in listed:
+        if ".mlp.experts.0." in name:
+            pattern, layer, _ = parse_name(name)
+            if layer is not None and layer not in mtp and pattern.startswith(_EXPERTS):
+                first_experts.setdefault(layer, []).append(name)
+    return wanted.union(first_experts[max(first_experts)] if first_experts else ())
+
+
+def check(inventory: Inventory, config: Mapping[str, object] | None) -> Report:
+    """Check the MTP layers of an inventory; see `find_mtp`."""
+    trunk, faults = read_count(config, "num_hidden_layers")
+    declared, more_faults = read_count(config, "num_nextn_predict_layers")
+    layers = text_layers(inventory.known_groups)
+    findings = [*faults, *more_faults]
+    foreign = sorted(name for group in inventory.known_groups for name in _foreign_names(group))
+    if foreign:
+        message = f"{foreign[0]}: named by another convention, as {len(foreign):,} tensors are"
+        findings.append(Finding(Code.MTP_FOREIGN_PREFIX, message, tensor=foreign[0], count=len(foreign)))
+    if layers.mtp:
+        findings += _check_declaration(layers.mtp, trunk, declared)
+        for layer in sorted(layers.mtp):
+            findings += _check_whole(inventory, layer, layers.trunk)
+            findings += _check_encoding(inventory, layer, layers.trunk)
+    elif not foreign and inventory.absence_is_known:
+        findings.append(_nothing_found(declared))
+    names = needed_names(tensor.name for group in inventory.known_groups for tensor in group.tensors)
+    return Report(
+        command="find-mtp",
+        source=inventory.info,
+        answer=MtpAnswer(
+            layers=tuple(_describe(inventory, layer) for layer in sorted(layers.mtp)),
+            declared=declared,
+            num_hidden_layers=trunk,
+            expected_layers=None if trunk is None else _expected(trunk, declared),
+        ),
+        findings=in_order([*findings, *refusals(inventory), *placement_of(inventory, names)]),
+        complete=inventory.complete,
+    )
+
+
+def _foreign_names(group: Group) -> Iterator[str]:
+    if group.pattern.startswith(FOREIGN_PREFIXES):
+        yield from (tensor.name for tensor in group.tensors)
+
+
+def _nothing_found(declared: int | None) -> Finding:
+    if declared == 0:
+        return Finding(Code.MTP_ABSENT, "no MTP layer, and config.json declares none", expected=0, actual=0)
+    says = "declares nothing" if declared is None else f"declares {declared}"
+    return Finding(
+        Code.MTP_MISSING,
+        f"no layer carries a name that only an MTP layer has, and config.json {says}",
+        hint="Restore the layer from the release, or set num_nextn_predict_layers to 0.",
+        expected=declared,
+        actual=0,
+    )
+
+
+def _expected(trunk: int, declared: int | None) -> str:
+    last = trunk + max(1, declared or 0) - 1
+    return str(trunk) if last == trunk else f"{trunk}-{last}"
+
+
+def _check_declaration(found: set[int], trunk: int | None, declared: int | None) -> Iterator[Finding]:
+    """Hold the number and the place of the layers found to the config."""
+    if declared == 0:
+        message = f"MTP layer {ranges(found)} found by name, but config.json declares 0"
+        yield Finding(Code.MTP_UNDECLARED, message, expected=0, actual=len(found), count=len(found))
+    elif declared is not None and declared != len(found):
+        message = f"{len(found)} MTP layers found ({ranges(found)}), but config.json declares {declared}"
+        yield Finding(Code.MTP_COUNT, message, expected=declared, actual=len(found))
+    if trunk is not None:
+        expected = _expected(trunk, declared)
+        for layer in sorted(found):
+            if not trunk <= layer < trunk + max(1, declared or 0):
+                message = f"the MTP layer is {layer}, but num_hidden_layers {trunk} puts it at {expected}"
+                yield Finding(Code.MTP_POSITION, message, layer=layer, expected=expected, actual=layer)
+
+
+def _check_whole(inventory: Inventory, layer: int, trunk: set[int]) -> Iterator[Finding]:
+    """Report which parts of the layer are missing: head, DSA block, router, experts; one finding a part."""
+    prefix = LAYER_PREFIX.replace("#", str(layer))
+    groups = [group for group in inventory.known_groups if group.layer == layer]
+    names = {tensor.name.removeprefix(prefix) for group in groups for tensor in group.tensors}
+    # A module may be stored in several tensors, and not necessarily as `weight`, when it is quantized.
+    modules = {name.removesuffix(".weight") for name in names} | {name.rpartition(".")[0] for name in names}
+    parts = {
+        "head tensors": [name for name in MTP_ONLY_NAMES if name not in names],
+        "tensors of the DSA block": [
+            row.name for row in BLOCK if row.name not in names and row.name.removesuffix(".weight") not in modules
+        ],
+        "router tensors": sorted(_router(inventory, trunk) - names),
+        "expert tensors": _missing_experts(inventory, layer, trunk),
+    }
+    for part, missing in parts.items():
+        if missing and inventory.absence_is_known:
+            experts = {parse_name(name).expert for name in missing} - {None}
+            which = f" of expert {ranges(e for e in experts if e is not None)}" if experts else ""
+            message = f"layer {layer} lacks {len(missing):,} {part}{which}: {some(missing)}"
+            only = prefix + missing[0] if len(missing) == 1 else None
+            expected: Fact = list(missing[:16])
+            yield Finding(
+                Code.MTP_INCOMPLETE, message, tensor=only, layer=layer, expected=expected, count=len(missing)
+            )
+
+
+def _router(inventory: Inventory, trunk: set[int]) -> set[str]:
+    """Return the router tensors that trunk layers have, relative to the layer; at least the weight."""
+    rest = {g.pattern.removeprefix(_LAYER) for g in inventory.known_groups if g.layer in trunk and _is_router(g)}
+    return rest | {"mlp.gate.weight"}
+
+
+def _is_router(group: Group) -> bool:
+    return group.pattern.startswith(_ROUTER)
+
+
+def _missing_experts(inventory: Inventory, layer: int, trunk: set[int]) -> list[str]:
+    """Return the expert tensors that the layer lacks, relative to it.
+
+    It must have every expert and projection that the trunk has. Which tensor that is depends on how the layer's own
+    experts are stored, which may be another encoding than the trunk's.
+    """
+    modules: set[tuple[str, str]] = set()
+    own: dict[tuple[str, str], set[str]] = {}
+    for group in inventory.known_groups:
+        if group.pattern.startswith(_EXPERTS) and (group.layer == layer or group.layer in trunk):
+            projection, _, leaf = group.pattern.removeprefix(_EXPERTS).rpartition(".")
+            experts = {tensor.name.partition(".experts.")[2].partition(".")[0] for tensor in group.tensors}
+            modules.update((expert, projection) for expert in experts)
+            if group.layer == layer:
+                for expert in experts:
+                    own.setdefault((expert, projection), set()).add(leaf)
+    payload = next((leaf for leaf in _PAYLOADS if any(leaf in leaves for leaves in own.values())), _PAYLOADS[0])
+    lacking = [key for key in modules if not own.get(key, set()).intersection(_PAYLOADS)]
+    lacking.sort(key=lambda key: (len(key[0]), key))
+    return [f"mlp.experts.{expert}.{projection}.{payload}" for expert, projection in lacking]
+
+
+def _check_encoding(inventory: Inventory, layer: int, trunk: set[int]) -> Iterator[Finding]:
+    """Compare the dtypes of the layer's experts with those of expert 0 of the last trunk layer that has experts."""
+    experts = [group for group in inventory.groups if group.pattern.startswith(_EXPERTS)]
+    dtypes = {group.dtype for group in experts if group.layer == layer}
+    last = max((group.layer for group in experts if group.layer in trunk), default=None)
+    first_expert = {
+        group.dtype
+        for group in experts
+        if group.layer == last and any(".mlp.experts.0." in tensor.name for tensor in group.tensors)
+    }
+    if dtypes and first_expert and dtypes != first_expert:
+        here, there = sorted(dtypes), sorted(first_expert)
+        message = f"the experts of layer {layer} are stored as {', '.join(here)}, those of layer {last} as {', '.join(there)}"
+        yield Finding(Code.MTP_ENCODING, message, layer=layer, expected=list(there), actual=list(here))
+
+
+def _describe(inventory: Inventory, layer: int) -> MtpLayer:
+    prefix = LAYER_PREFIX.replace("#", str(layer))
+    groups = [group for group in inventory.groups if group.layer == layer]
+    dtypes: dict[str, dict[str, int]] = {}
+    for group in groups:
+        of_role = dtypes.setdefault(group.role.value if group.role else "unknown", {})
+        of_role[group.dtype] = of_role.get(group.dtype, 0) + len(group.tensors)
+    shards = {tensor.shard for group in groups for tensor in group.tensors}
+    return MtpLayer(
+        layer=layer,
+        names={name: prefix + name in inventory.tensors for name in MTP_ONLY_NAMES},
+        tensors=sum(len(group.tensors) for group in groups),
+        bytes=sum(group.nbytes for group in groups),
+        dtypes_by_role={role: dict(sorted(of_role.items())) for role, of_role in sorted(dtypes.items())},
+        shards=None if None in shards else tuple(sorted(shard for shard in shards if shard)),
+    )

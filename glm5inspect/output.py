@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Write a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from glm5inspect.errors import OutputError
+
+
+def write_file(path: str, text: str) -> None:
+    """Write text to a file, replacing an old one in a single step; whatever goes wrong leaves the old file.
+
+    Something that is not a regular file (a pipe, ``/dev/stderr``) is written to and not replaced, and a link keeps
+    pointing where it points.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    target = Path(path)
+    try:
+        old = target.stat() if target.exists() else None
+        if old and not stat.S_ISREG(old.st_mode):
+            target.write_text(text, encoding="utf-8")
+        else:
+            _replace(target.resolve(), text, stat.S_IMODE(old.st_mode) if old else None)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OutputError(f"{path}: cannot be written: {reason}") from error
+
+
+def _replace(target: Path, text: str, mode: int | None) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).chmod(_usual_mode() if mode is None else mode)
+        Path(temporary).replace(target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _usual_mode() -> int:
+    """Return the mode that a newly made file would get; ``mkstemp`` makes private ones."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

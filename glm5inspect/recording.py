@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Fold what a source holds into the text of a snapshot file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from glm5inspect.catalogue import Severity
+from glm5inspect.integrity import integrity
+from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME
+from glm5inspect.report import Report, in_order
+from glm5inspect.snapshot import CONFIG_KEYS, Snapshot, dump_snapshot, take_snapshot
+
+if TYPE_CHECKING:
+    from glm5inspect.inventory import Progress, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a snapshot file says of itself; `rows` is ``None`` when the source cannot be recorded as it is."""
+
+    repo: str | None
+    revision: str | None
+    recorded: str | None
+    provenance: str | None
+    tensors: int
+    bytes: int
+    rows: int | None
+
+
+def record(
+    source: Source,
+    *,
+    today: str,
+    repo: str | None = None,
+    revision: str | None = None,
+    recorded: str | None = None,
+    provenance: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[Report, str | None]:
+    """Record a source.
+
+    Args:
+        source: A checkpoint, or a snapshot, which is recorded as it was unless told otherwise.
+        today: The day to record when none is given, ``YYYY-MM-DD``.
+        repo: ``owner/name``; ``None`` keeps what the source says, so for the next three.
+        revision: Commit, branch or tag.
+        recorded: The day of the recording.
+        provenance: How the inventory was obtained and verified.
+        progress: Called after each header.
+
+    Returns:
+        The report, and the text of the snapshot file: ``None`` when the source is incomplete or damaged.
+
+    Raises:
+        SnapshotError: A name cannot be written as a row.
+    """
+    inventory = source.inventory(progress=progress)
+    findings = in_order(integrity(inventory))
+    info, old = inventory.info, source if isinstance(source, Snapshot) else None
+    about = {
+        "repo": repo or info.repo,
+        "revision": revision or info.commit or info.revision,
+        "recorded": recorded or (old.recorded if old else today),
+        "provenance": provenance or (old.provenance if old else "read from headers"),
+    }
+    text, rows = None, None
+    if inventory.complete and not any(finding.severity is Severity.ERROR for finding in findings):
+        configs = {CONFIG_KEYS[name]: source.config(name) for name in (CONFIG_NAME, QUANT_CONFIG_NAME)}
+        present = {key: config for key, config in configs.items() if config is not None}
+        snapshot = take_snapshot(inventory, present, **about)
+        text, rows = dump_snapshot(snapshot), len(snapshot.rows)
+    answer = Recorded(
+        **about, tensors=len(inventory.tensors), bytes=sum(group.nbytes for group in inventory.groups), rows=rows
+    )
+    report = Report(
+        command="record", source=info, answer=answer, findings=findings, complete=inventory.complete
+    )
+    return report, text

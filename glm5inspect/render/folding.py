@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Findings folded for people: those of one kind on one pattern become one entry. JSON never folds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from glm5inspect.catalogue import Severity
+from glm5inspect.report import ranges, some
+from glm5inspect.roles import parse_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from glm5inspect.catalogue import Code
+    from glm5inspect.report import Finding, Report
+
+
+class Folded(NamedTuple):
+    """Findings of one code, severity, pattern, expected, actual and hint.
+
+    Attributes:
+        code: Of all of them.
+        severity: Of all of them.
+        headline: The message when there is one, else the pattern with the number of tensors and their layers.
+        details: Further lines: the first names, expected against actual, the hint.
+    """
+
+    code: Code
+    severity: Severity
+    headline: str
+    details: tuple[str, ...]
+
+
+def fold(findings: Iterable[Finding]) -> list[Folded]:
+    """Fold findings, errors first, else in the order of the report."""
+    alike: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        pattern = parse_name(finding.tensor).pattern if finding.tensor else finding.message
+        facts = (repr(finding.expected), repr(finding.actual)) if _comparable(finding) else ()
+        alike.setdefault((finding.code, finding.severity, pattern, finding.hint, *facts), []).append(finding)
+    folded = [_fold(members) for members in alike.values()]
+    return sorted(folded, key=lambda entry: -entry.severity)
+
+
+def _comparable(finding: Finding) -> bool:
+    """Tell whether expected and actual are about the kind of tensor; places (shards, offsets) differ one by one."""
+    return not finding.code.value.startswith(("index-", "offset-", "companion-", "duplicate-"))
+
+
+def _fold(members: list[Finding]) -> Folded:
+    first = members[0]
+    details = []
+    if len(members) == 1:
+        headline = first.message
+    else:
+        names = [finding.tensor or finding.message for finding in members]
+        layers = ranges(finding.layer for finding in members if finding.layer is not None)
+        pattern = parse_name(names[0]).pattern
+        where = f" in layer{'s' if '-' in layers or ',' in layers else ''} {layers}" if layers else ""
+        headline = f"{pattern}: {len(members):,} tensors{where}: {first.code.title}"
+        details.append(f"first: {some(names)}")
+        if _comparable(first) and (first.expected is not None or first.actual is not None):
+            details.append(f"expected {_fact(first.expected)}, found {_fact(first.actual)}")
+    if first.hint:
+        details.append(first.hint)
+    return Folded(first.code, first.severity, headline, tuple(details))
+
+
+def _fact(fact: object) -> str:
+    return "nothing" if fact is None else str(fact)
+
+
+def verdict(report: Report, subject: str) -> str:
+    """Say in one line how it ended: what was looked at, and how many findings of which severity there are."""
+    counts = [f"{report.count(s):,} {s.name.lower()}{'s' if report.count(s) != 1 else ''}" for s in reversed(Severity)]
+    if report.waived:
+        counts.append(f"{report.waived:,} waived")
+    word = "OK" if report.ok else "FAILED" if report.complete else "INCOMPLETE"
+    return f"{word}: {subject}; {', '.join(counts)}"

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Tables a person wants to read, with Rich.
+
+Everything that comes from a file goes through `printable`, and markup, highlighting and emoji are off: a name such as
+``a[red]b`` must come out as it is. Off a terminal nothing is cut or wrapped, unless ``COLUMNS`` asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from glm5inspect.catalogue import Severity
+from glm5inspect.render.folding import fold, verdict
+from glm5inspect.report import printable, ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from glm5inspect.census import Census
+    from glm5inspect.dsa import DsaAnswer
+    from glm5inspect.layers import LayerRow
+    from glm5inspect.mtp import MtpAnswer
+    from glm5inspect.recording import Recorded
+    from glm5inspect.render import View
+    from glm5inspect.report import Report, SourceInfo
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_NO_EDGE = 1 << 20  # columns of a console that never wraps
+_STRIP_LIMIT = 200  # layers drawn as a strip; more than a screen has columns is no glance any more
+
+
+def render(report: Report, view: View) -> str:
+    """Return the report as text, with the colours of the stream it is meant for."""
+    console, out = _console(view)
+    body, subject = _BODIES[report.command]
+    if not view.quiet:
+        if report.source:
+            _print(console, *_source_lines(report.command, report.source))
+        body(console, report.answer)
+    for entry in fold(report.findings):
+        style = _STYLES[entry.severity]
+        head = Text.assemble(
+            (entry.severity.name.lower(), style), " ", (entry.code.value, "bold"), f"  {printable(entry.headline)}"
+        )
+        _print(console, head, *(Text(f"    {printable(detail)}") for detail in entry.details))
+    word = "bold green" if report.ok else "bold red"
+    line = verdict(report, subject(report.answer))
+    _print(console, Text.assemble((line[: line.index(":")], word), line[line.index(":") :]))
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def _console(view: View) -> tuple[Console, StringIO]:
+    """Make a console that writes to memory what would suit the stream."""
+    out = StringIO()
+    target = Console(file=view.stream or StringIO())
+    fixed = target.is_terminal or "COLUMNS" in os.environ
+    console = Console(
+        file=out,
+        force_terminal=target.is_terminal,
+        color_system=target.color_system,  # type: ignore[arg-type] # the name of one, as Rich itself reports it
+        no_color=target.no_color,
+        width=target.width if fixed else _NO_EDGE,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    return console, out
+
+
+def _print(console: Console, *lines: Text | str) -> None:
+    for line in lines:
+        console.print(line)
+
+
+def _source_lines(command: str, source: SourceInfo) -> Iterable[str]:
+    yield printable(f"{command} of {source.kind} {source.resolved}")
+    if source.repo:
+        yield printable(f"{source.repo} at {source.commit or source.revision or 'an unknown revision'}")
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Make a table; a column whose name ends in ``>`` is aligned to the right."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        right = column.endswith(">")
+        table.add_column(column.rstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+    return table
+
+
+def _row(table: Table, *cells: object) -> None:
+    table.add_row(*(Text(printable(cell) if isinstance(cell, str) else f"{cell:,}") for cell in cells))
+
+
+def size(nbytes: int) -> str:
+    """Write a number of bytes for people, in the largest binary unit that leaves one digit before the point."""
+    value, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:  # noqa: PLR2004 - one unit up
+            break
+        value, unit = value / 1024, larger
+    return f"{nbytes} B" if unit == "B" else f"{value:,.2f} {unit}"
+
+
+def _dtypes(dtypes: dict[str, int]) -> str:
+    parts = sorted(dtypes.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(dtype if len(parts) == 1 else f"{dtype} {number:,}" for dtype, number in parts)
+
+
+def _census(console: Console, census: Census) -> None:
+    table = _table("Roles", "role", "tensors>", "size>", "share>", "dtypes")
+    for role, tally in census.by_role.items():
+        share = f"{tally.bytes / census.bytes:.2%}" if census.bytes else "-"
+        _row(table, role, tally.tensors, size(tally.bytes), share, _dtypes(tally.dtypes))
+    if census.unknown:
+        _row(table, "unknown", len(census.unknown), "", "", "")
+    console.print(table)
+    index = f"index of {census.index.entries:,} entries" if census.index.present else "no index"
+    shards = "an unknown number of" if census.shards is None else f"{census.shards:,}"
+    _print(
+        console,
+        f"{census.tensors:,} tensors of {census.patterns:,} patterns in {census.layers:,} layers, {shards} shards, {index}",
+        f"{census.bytes:,} bytes ({size(census.bytes)}), {census.elements:,} stored elements",
+        "dtypes: " + ", ".join(f"{printable(d)} {t.tensors:,} ({size(t.bytes)})" for d, t in census.by_dtype.items()),
+        f"MTP layers: {ranges(census.mtp_layers) or 'none'}",
+        f"digest: {census.digest or 'none, not everything was read'}",
+        "",
+    )
+    if census.layer_table is not None:
+        _layers(console, census.layer_table)
+    if census.pattern_table is not None:
+        patterns = _table("Patterns", "pattern", "role", "dtype", "shape", "layers", "experts", "tensors>", "size>")
+        for row in census.pattern_table:
+            where = (row.layers or "-", row.experts or "-")
+            _row(
+                patterns, row.pattern, row.role or "unknown", row.dtype, str(list(row.shape)), *where, row.tensors, size(row.bytes)
+            )
+        console.print(patterns)
+
+
+def _layers(console: Console, rows: tuple[LayerRow, ...]) -> None:
+    """Print a strip with one column a layer, and one row for all layers that are alike."""
+    if rows and rows[-1].layer < _STRIP_LIMIT:
+        _print(console, Text("Layers", "bold"), *_strip(rows), "")
+    alike: dict[tuple[str, str, bool, int, int, str], list[int]] = {}
+    for row in rows:
+        key = (row.mixer, row.ffn, row.mtp, row.tensors, row.bytes, _dtypes(row.dtypes))
+        alike.setdefault(key, []).append(row.layer)
+    table = _table("", "layers", "mixer", "ffn", "MTP", "tensors each>", "size each>", "dtypes")
+    for (mixer, ffn, mtp, tensors, nbytes, dtypes), layers in alike.items():
+        _row(table, ranges(layers), mixer, ffn, "yes" if mtp else "", tensors, size(nbytes), dtypes)
+    table.title = None
+    console.print(table)
+
+
+def _strip(rows: tuple[LayerRow, ...]) -> Iterable[str]:
+    last = rows[-1].layer
+    by_layer = {row.layer: row for row in rows}
+    marks = {"KDA": "K", "DSA": "D", "dense": "d", "moe": "m", "mixed": "!", "none": "-"}
+
+    def draw(mark: Callable[[LayerRow], str]) -> str:
+        return "".join(mark(by_layer[i]) if i in by_layer else " " for i in range(last + 1))
+
+    yield "layer  " + "".join(f"{i:<10}" for i in range(0, last + 1, 10)).rstrip()
+    yield "mixer  " + draw(lambda row: marks[row.mixer]) + "   K KDA, D DSA"
+    yield "ffn    " + draw(lambda row: marks[row.ffn]) + "   d dense, m MoE"
+    yield "MTP    " + draw(lambda row: "M" if row.mtp else " ")
+
+
+def _dsa(console: Console, answer: DsaAnswer) -> None:
+    if answer.geometry:
+        _print(console, "geometry: " + ", ".join(f"{field} {value}" for field, value in answer.geometry.items()))
+    table = _table("DSA blocks", "layer>", "bound>", "bytes>", "size>", "unclaimed>", "ok")
+    for block in answer.blocks:
+        bound = f"{block.bound} of {block.expected}"
+        ok = "yes" if block.ok else "NO"
+        _row(table, block.layer, bound, block.bytes, size(block.bytes), len(block.unclaimed), ok)
+    if answer.blocks:
+        console.print(table)
+
+
+def _mtp(console: Console, answer: MtpAnswer) -> None:
+    trunk, declared = answer.num_hidden_layers, answer.declared
+    says = "nothing, so number and place were not checked" if declared is None and trunk is None else (
+        f"num_hidden_layers {'not declared' if trunk is None else trunk},"
+        f" num_nextn_predict_layers {'not declared' if declared is None else declared},"
+        f" so MTP at layer {answer.expected_layers or '?'}"
+    )
+    _print(console, f"config.json says: {says}")
+    for layer in answer.layers:
+        shards = "" if layer.shards is None else f", in {len(layer.shards)} shards: {', '.join(layer.shards)}"
+        names = ", ".join(f"{name} {'present' if there else 'MISSING'}" for name, there in layer.names.items())
+        _print(
+            console,
+            printable(f"layer {layer.layer}: {layer.tensors:,} tensors, {layer.bytes:,} bytes ({size(layer.bytes)}){shards}"),
+            names,
+        )
+        table = _table(f"MTP layer {layer.layer}", "role", "tensors>", "dtypes")
+        for role, dtypes in layer.dtypes_by_role.items():
+            _row(table, role, sum(dtypes.values()), _dtypes(dtypes))
+        console.print(table)
+
+
+def _recorded(console: Console, answer: Recorded) -> None:
+    rows = "nothing was recorded" if answer.rows is None else f"{answer.rows:,} rows"
+    _print(console, f"{answer.tensors:,} tensors, {answer.bytes:,} bytes: {rows}")
+    _print(console, printable(f"provenance: {answer.provenance}"))
+
+
+def _census_subject(census: Census) -> str:
+    what = "none of them unknown" if not census.unknown else f"{len(census.unknown):,} of them unknown"
+    return f"{census.tensors:,} tensors, {what}; complete shapes and modules were not checked"
+
+
+def _dsa_subject(answer: DsaAnswer) -> str:
+    layers = ranges(block.layer for block in answer.blocks)
+    return f"{len(answer.blocks)} DSA blocks checked" + (f" (layers {layers})" if layers else "")
+
+
+def _mtp_subject(answer: MtpAnswer) -> str:
+    layers = ranges(layer.layer for layer in answer.layers)
+    return f"MTP layer {layers} found" if layers else "no MTP layer found"
+
+
+_BODIES: dict[str, tuple[Callable[..., None], Callable[..., str]]] = {
+    "census": (_census, _census_subject),
+    "verify-dsa": (_dsa, _dsa_subject),
+    "find-mtp": (_mtp, _mtp_subject),
+    "record": (_recorded, lambda answer: f"{answer.tensors:,} tensors"),
+}

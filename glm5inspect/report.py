@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""What a command answers: findings, the command's own facts, and whether everything could be read.
+
+A report knows no rule about tensors and no output format. Every format renders the same one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from glm5inspect.catalogue import Code, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+Fact = str | int | None | list["Fact"] | dict[str, "Fact"]
+"""What a finding expected or found, as plain data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fact about the checkpoint that is worth a line.
+
+    Attributes:
+        code: The entry of the catalogue.
+        message: One sentence, without markup; names in it are as untrusted as the file they come from.
+        severity: ``None`` at construction means the usual severity of the code.
+        hint: What to look at, when the cause is a known trap, else ``None``.
+        tensor: Name, or census pattern where the code says so; ``None`` when it is not about one tensor.
+        layer: Layer index, 0-based, or ``None``.
+        shard: Shard file, relative to the checkpoint, or ``None``.
+        expected: What should be there, ``None`` when nothing should.
+        actual: What is there, ``None`` when nothing is.
+        count: How many tensors (or layers, or shards) it speaks of.
+    """
+
+    code: Code
+    message: str
+    severity: Severity = None  # type: ignore[assignment] # filled in below, never None afterwards
+    hint: str | None = None
+    tensor: str | None = None
+    layer: int | None = None
+    shard: str | None = None
+    expected: Fact = None
+    actual: Fact = None
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        """Take the usual severity of the code unless another one was given."""
+        if self.severity is None:
+            object.__setattr__(self, "severity", self.code.severity)
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """The place in every report: by code, layer, tensor and shard, ``None`` first."""
+        place = (self.layer is not None, self.layer or 0, self.tensor or "", self.shard or "")
+        return (self.code.value, *place, self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """Where a report comes from.
+
+    Attributes:
+        kind: ``directory``, ``file``, ``snapshot`` or ``hub``.
+        name: The SOURCE argument as typed.
+        resolved: What it was resolved to, for people.
+        repo: ``owner/name`` when known, else ``None``; so for the next two.
+        revision: The branch or tag asked for.
+        commit: The 40-digit commit.
+    """
+
+    kind: str
+    name: str
+    resolved: str
+    repo: str | None = None
+    revision: str | None = None
+    commit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiver:
+    """One ``--ignore CODE[:GLOB]``; without a glob every finding of the code is waived."""
+
+    code: Code
+    glob: str | None = None
+
+    def covers(self, finding: Finding) -> bool:
+        """Tell whether a finding is waived; a glob is matched against the tensor name."""
+        return finding.code is self.code and (self.glob is None or fnmatchcase(finding.tensor or "", self.glob))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the caller wants to hear of, and what makes the answer *no*.
+
+    Attributes:
+        select: Only these codes count; empty means all.
+        waivers: Findings that were looked at and accepted; they are counted, not listed.
+        fail_on: The least severity that fails, ``None`` for never.
+    """
+
+    select: frozenset[Code] = frozenset()
+    waivers: tuple[Waiver, ...] = ()
+    fail_on: Severity | None = Severity.ERROR
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The answer of one command.
+
+    Attributes:
+        command: Name of the command.
+        source: ``None`` for a command that looked at no checkpoint.
+        answer: The command's own facts, a frozen dataclass whose field names are the keys of the JSON report.
+        findings: In the fixed order of `Finding.order`.
+        complete: False when something could not be read; such an answer is neither *yes* nor *no*.
+        waived: How many findings a waiver covered.
+        failed: Whether a finding weighs as much as the policy allows or more.
+    """
+
+    command: str
+    source: SourceInfo | None
+    answer: object
+    findings: tuple[Finding, ...] = ()
+    complete: bool = True
+    waived: int = 0
+    failed: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was read and nothing failed."""
+        return self.complete and not self.failed
+
+    def count(self, severity: Severity) -> int:
+        """Return how many findings have exactly this severity."""
+        return sum(finding.severity is severity for finding in self.findings)
+
+    def judged(self, policy: Policy) -> Report:
+        """Return the report with the caller's policy applied."""
+        chosen = [f for f in self.findings if not policy.select or f.code in policy.select]
+        kept = [f for f in chosen if not any(waiver.covers(f) for waiver in policy.waivers)]
+        failed = policy.fail_on is not None and any(f.severity >= policy.fail_on for f in kept)
+        return replace(self, findings=tuple(kept), waived=len(chosen) - len(kept), failed=failed)
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings into the one order that every report has."""
+    return tuple(sorted(findings, key=lambda finding: finding.order))
+
+
+def printable(text: str) -> str:
+    r"""Escape what must not reach a terminal: control, format and surrogate characters become ``\xNN`` or ``\uNNNN``.
+
+    Tensor names, metadata and file names come from files that nobody has vouched for.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write a set of indices as ``a-b`` ranges, ascending, comma separated; both ends belong to a range."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Name the first few of a list, and say how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

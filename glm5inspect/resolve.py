@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""What a SOURCE argument means: a path, a bundled snapshot, or a repository."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from glm5inspect.checkpoint import ADAPTER, OTHER_FORMATS, Checkpoint
+from glm5inspect.errors import SourceError
+from glm5inspect.header import SNIFF_BYTES, foreign_format
+from glm5inspect.index import INDEX_SUFFIX, SHARD_SUFFIX
+from glm5inspect.snapshot import bundled_names, load_snapshot, snapshot_folder
+from glm5inspect.sources.local import LocalSource
+
+if TYPE_CHECKING:
+    from glm5inspect.inventory import Source
+
+BUNDLED = "snapshot:"
+_HUB = re.compile(
+    r"(?:hf://|https?://[^/]+/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?(?:/tree/.*)?/?"
+)
+
+
+def open_source(text: str, *, subfolder: str | None = None) -> Source:
+    """Find out what a SOURCE argument means and open it.
+
+    Args:
+        text: An existing path (a folder of shards, one ``.safetensors`` file, an index file, a snapshot file), else
+            ``snapshot:NAME``, else a repository of the Hugging Face Hub.
+        subfolder: Where the model is below the root of a folder or repository.
+
+    Raises:
+        SourceError: There is no such thing, or it is nothing that can be inspected.
+        SnapshotError: A snapshot file is malformed.
+    """
+    if not text.strip():
+        raise SourceError("SOURCE is empty; give a folder, a file, snapshot:NAME or owner/name")
+    path = Path(text).expanduser() if text.startswith("~") else Path(text)
+    try:
+        exists = not text.startswith("hf://") and path.exists()
+    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+        raise SourceError(f"{text[:80]}: not a path: {error}") from error
+    if exists:
+        return _open_path(path, text, subfolder)
+    if text.startswith(BUNDLED):
+        return _open_bundled(text.removeprefix(BUNDLED), text, subfolder)
+    if path.is_symlink():
+        raise SourceError(f"{text}: a link to nothing")
+    hub = None if text[0] in "./~" else _HUB.fullmatch(text)
+    if hub or text.startswith("hf://"):
+        raise SourceError(
+            f"{text}: no such folder, and reading repositories of the Hub is not in this version;"
+            f" download it (hf download {hub['repo'] if hub else 'owner/name'}) and give the folder"
+        )
+    raise SourceError(f"{text}: no such file or folder")
+
+
+def _open_path(path: Path, text: str, subfolder: str | None) -> Source:
+    if path.is_dir():
+        return _open_folder(path, text, subfolder)
+    if subfolder:
+        raise SourceError(f"{text}: a file, so there is no --subfolder {subfolder} in it")
+    if path.name.endswith(INDEX_SUFFIX):
+        return Checkpoint(LocalSource(path.parent, typed=text, index=path.name))
+    if path.name.endswith(SHARD_SUFFIX):
+        if path.name.startswith("adapter_"):
+            raise SourceError(f"{text}: {ADAPTER}")
+        return Checkpoint(LocalSource(path.parent, typed=text, sole_shard=path.name))
+    if not path.is_file():
+        raise SourceError(f"{text}: neither a folder nor a regular file")
+    if path.suffix == ".json":
+        return load_snapshot(path, typed=text)
+    raise SourceError(f"{text}: {_what_is(path)}; give a folder of .safetensors files, or a snapshot file")
+
+
+def _open_folder(path: Path, text: str, subfolder: str | None) -> Source:
+    if not subfolder:
+        return Checkpoint(LocalSource(path, typed=text))
+    below = PurePosixPath(subfolder)
+    if below.is_absolute() or ".." in below.parts:
+        raise SourceError(f"--subfolder {subfolder}: not a path below {text}")
+    if not (path / below).is_dir():
+        raise SourceError(f"{text}: has no folder {subfolder}")
+    return Checkpoint(LocalSource(path / below, typed=text))
+
+
+def _open_bundled(name: str, text: str, subfolder: str | None) -> Source:
+    known = bundled_names()
+    if name not in known:
+        close = get_close_matches(name, known, n=1)
+        did_you_mean = f"did you mean {BUNDLED}{close[0]}?" if close else f"there are {', '.join(known)}"
+        raise SourceError(f"{text}: no such bundled snapshot; {did_you_mean}")
+    if subfolder:
+        raise SourceError(f"{text}: a snapshot has no sub-folders")
+    return load_snapshot(snapshot_folder() / f"{name}.json", typed=text)
+
+
+def _what_is(path: Path) -> str:
+    """Name a file that is no source: by its first bytes, else by its suffix."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(SNIFF_BYTES)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    by_suffix = next((f"a {what} file" for suffix, what in OTHER_FORMATS if path.name.endswith(suffix)), None)
+    return foreign_format(start) or by_suffix or "not a checkpoint"
