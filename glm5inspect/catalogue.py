@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Every finding this tool can report: one entry a code, and the only place where its explanation stands.
+"""Every finding this tool can report: one line a code.
 
-`glm5inspect explain` prints an entry, the README lists them all, and `glm5inspect.report.Finding` refers to one. A code
-is never reused for something else.
+`glm5inspect.report.Finding` refers to one, `glm5inspect.explanations` says what it means. A code is never reused for
+something else.
 """
 
 from __future__ import annotations
 
 from enum import Enum, IntEnum
+from typing import Self
 
 
 class Severity(IntEnum):
@@ -28,502 +29,96 @@ class Code(Enum):
         value: The kebab-case name, as printed and as given to ``--select`` and ``--ignore``.
         severity: The usual severity; a single finding may carry another one where its meaning says so.
         title: What is wrong, in a few words.
-        meaning: What the finding says about the checkpoint.
-        cause: How checkpoints usually come to have it.
-        remedy: What to do about it.
     """
 
     severity: Severity
     title: str
-    meaning: str
-    cause: str
-    remedy: str
 
-    def __new__(cls, slug: str, severity: Severity, *texts: str) -> Code:
+    def __new__(cls, slug: str, severity: Severity, title: str) -> Self:
         """Make the slug the value and keep the rest as attributes."""
         code = object.__new__(cls)
         code._value_ = slug
-        code.severity = severity
-        code.title, code.meaning, code.cause, code.remedy = texts
+        code.severity, code.title = severity, title
         return code
 
     # Names and roles
-    UNKNOWN_TENSOR = (
-        "unknown-tensor",
-        _ERROR,
-        "a tensor name that no rule teaches",
-        "The name is not one that GLM-5.3-Flash is released with, so nobody can say what the tensor is for. A loader"
-        " either stops at it or, worse, drops it silently.",
-        "Another naming convention (MLX, a transformers export, a flat text-only tree), companions of a quantization"
-        " that the reference does not use, or a stray tensor left by a script.",
-        "Read the hint: it names the family the name looks like. Convert with released names, or remove the tensor.",
-    )
-    NORM_ROLE_MISMATCH = (
-        "norm-role-mismatch",
-        _ERROR,
-        "a norm that landed in a role that is not a norm",
-        "The name says `norm`, the classifier says something else: one of the two is wrong, and norms must not be"
-        " handled (quantized, sharded) like projections.",
-        "A stray or misspelt name under one of the prefixes that accept any tail, such as the indexer.",
-        "Check the name against the released ones; remove or rename the tensor.",
-    )
-    LAYER_GAP = (
-        "layer-gap",
-        _ERROR,
-        "text layers are not contiguous, or not as many as declared",
-        "The text layers present are not 0 to n-1 without holes, or differ from `num_hidden_layers`.",
-        "Shards lost on the way, a conversion that stopped early, or layers removed without changing the config.",
-        "Restore the layers that the message names, or correct `num_hidden_layers`.",
-    )
-    NO_TENSORS = (
-        "no-tensors",
-        _ERROR,
-        "no tensor at all",
-        "The headers are readable but hold no tensor, so there is nothing that could have been checked.",
-        "An empty file written by a failed conversion.",
-        "Write the checkpoint again.",
-    )
-    DRAFT_TREE = (
-        "draft-tree",
-        _NOTE,
-        "only the MTP layer is here",
-        "The tree holds no trunk layer, only the multi-token-prediction layer: a draft checkpoint, checked as that.",
-        "It was extracted on purpose, for speculative decoding.",
-        "Nothing, unless a whole checkpoint was meant to be here.",
-    )
+    UNKNOWN_TENSOR = ("unknown-tensor", _ERROR, "a tensor name that no rule teaches")
+    NORM_ROLE_MISMATCH = ("norm-role-mismatch", _ERROR, "a norm that landed in a role that is not a norm")
+    LAYER_GAP = ("layer-gap", _ERROR, "text layers are not contiguous, or not as many as declared")
+    NO_TENSORS = ("no-tensors", _ERROR, "no tensor at all")
+    DRAFT_TREE = ("draft-tree", _NOTE, "only the MTP layer is here")
+
     # A shard whose header is refused: the answer is incomplete, exit code 3
-    HEADER_EMPTY = (
-        "header-empty",
-        _ERROR,
-        "a shard of 0 bytes",
-        "The file exists but is empty, so it cannot be said what it was meant to hold.",
-        "An interrupted download or a full disk.",
-        "Download or write the shard again.",
-    )
-    HEADER_UNREADABLE = (
-        "header-unreadable",
-        _ERROR,
-        "a shard that cannot be opened or read",
-        "The operating system refused to open or read the file, or it is not a regular file (a pipe, a device, a"
-        " directory, a link to nothing).",
-        "Missing permission, a broken link, a failing disk.",
-        "Mend the permission or the link, or fetch the shard again.",
-    )
-    HEADER_FORMAT = (
-        "header-format",
-        _ERROR,
-        "not a safetensors file",
-        "The first bytes belong to something else: a Git LFS pointer, a pickle or ZIP archive, a web page.",
-        "`git clone` without Git LFS, a renamed `.bin` file, or a download that saved an error page.",
-        "Fetch the real file (`git lfs pull`, or `hf download`).",
-    )
-    HEADER_LENGTH = (
-        "header-length",
-        _ERROR,
-        "the declared header length is impossible",
-        "The file is shorter than the 8-byte length, or the length is over 100,000,000 bytes or beyond the file.",
-        "A truncated or overwritten file, or one that is not safetensors at all.",
-        "Fetch or write the shard again.",
-    )
-    HEADER_JSON = (
-        "header-json",
-        _ERROR,
-        "the header is not strict JSON",
-        "The header is not UTF-8, not one JSON object that begins with `{`, or uses what safetensors readers refuse"
-        " (NaN, `-0`, lone surrogates, absurd nesting or numbers).",
-        "A damaged file, or a writer that composes the header by hand.",
-        "Write the shard again with the safetensors library.",
-    )
-    HEADER_PADDING = (
-        "header-padding",
-        _ERROR,
-        "the header is padded with something other than spaces",
-        "After the closing brace only spaces may follow, up to the declared length.",
-        "A writer that pads with zero bytes or line ends.",
-        "Write the shard again with the safetensors library.",
-    )
-    HEADER_DUPLICATE = (
-        "header-duplicate",
-        _ERROR,
-        "a key stands twice in the header",
-        "JSON readers keep the last of two equal keys, so a tensor (or a field of it) would vanish silently.",
-        "Two headers merged by text, or a crafted file.",
-        "Find out which of the two is meant, and write the shard again.",
-    )
-    HEADER_ENTRY = (
-        "header-entry",
-        _ERROR,
-        "an entry of the header is malformed",
-        "A tensor lacks `dtype`, `shape` or `data_offsets`, or one of them has the wrong type or an impossible value.",
-        "A writer that composes the header by hand, or a damaged file.",
-        "Write the shard again with the safetensors library.",
-    )
-    HEADER_OFFSETS = (
-        "header-offsets",
-        _ERROR,
-        "a tensor begins after it ends",
-        "`data_offsets` is [begin, end) and begin must not exceed end.",
-        "A damaged file, or a writer that swaps the two.",
-        "Write the shard again with the safetensors library.",
-    )
+    HEADER_EMPTY = ("header-empty", _ERROR, "a shard of 0 bytes")
+    HEADER_UNREADABLE = ("header-unreadable", _ERROR, "a shard that cannot be opened or read")
+    HEADER_FORMAT = ("header-format", _ERROR, "not a safetensors file")
+    HEADER_LENGTH = ("header-length", _ERROR, "the declared header length is impossible")
+    HEADER_JSON = ("header-json", _ERROR, "the header is not strict JSON")
+    HEADER_PADDING = ("header-padding", _ERROR, "the header is padded with something other than spaces")
+    HEADER_DUPLICATE = ("header-duplicate", _ERROR, "a key stands twice in the header")
+    HEADER_ENTRY = ("header-entry", _ERROR, "an entry of the header is malformed")
+    HEADER_OFFSETS = ("header-offsets", _ERROR, "a tensor begins after it ends")
+
     # A readable header with something wrong in it
-    HEADER_METADATA = (
-        "header-metadata",
-        _ERROR,
-        "`__metadata__` is not an object of strings",
-        "The safetensors library refuses such a file. A `null` is accepted by it and only a warning here.",
-        "A writer that stores numbers or nested objects as metadata.",
-        "Turn every value into a string, or leave `__metadata__` out.",
-    )
-    HEADER_EXTRA_KEY = (
-        "header-extra-key",
-        _WARNING,
-        "an entry has a key that the format does not know",
-        "Only `dtype`, `shape` and `data_offsets` belong in an entry; readers ignore or refuse the rest.",
-        "A writer with extensions of its own.",
-        "Move the information to `__metadata__`.",
-    )
-    UNKNOWN_DTYPE = (
-        "unknown-dtype",
-        _ERROR,
-        "a dtype that the format does not know",
-        "The tensor's size cannot be checked, and libraries refuse the whole file because of it.",
-        "A newer or misspelt dtype name (`bf16` in lower case).",
-        "Write the tensor with a dtype of the safetensors format.",
-    )
-    SHAPE_BYTES = (
-        "shape-bytes",
-        _ERROR,
-        "shape and dtype do not fit the bytes stored",
-        "Elements times width is not end minus begin (or the tensor does not fill whole bytes).",
-        "A shape or dtype edited in the header without touching the data.",
-        "Write the tensor again; nothing says which of the two is right.",
-    )
-    OFFSET_GAP = (
-        "offset-gap",
-        _ERROR,
-        "bytes between two tensors belong to nobody",
-        "The format asks for contiguous data; the library refuses a hole.",
-        "A tensor removed from the header only, or alignment padding.",
-        "Write the shard again with the safetensors library.",
-    )
-    OFFSET_OVERLAP = (
-        "offset-overlap",
-        _ERROR,
-        "two tensors share bytes",
-        "A tensor begins before the one in front of it ends; at least one of the two is not what it says.",
-        "Offsets computed with the wrong width, or a crafted file.",
-        "Write the shard again with the safetensors library.",
-    )
-    FILE_TRUNCATED = (
-        "file-truncated",
-        _ERROR,
-        "the file ends before its tensors do",
-        "The header promises more bytes than the file has. Memory-mapping loaders then read zeros or leftovers.",
-        "An interrupted download or copy.",
-        "Fetch the shard again and compare its size.",
-    )
-    FILE_TRAILING = (
-        "file-trailing",
-        _ERROR,
-        "bytes after the last tensor",
-        "The file is longer than header and tensors; the library refuses it.",
-        "Tensors removed from the header only, or something appended to the file.",
-        "Write the shard again with the safetensors library.",
-    )
+    HEADER_METADATA = ("header-metadata", _ERROR, "`__metadata__` is not an object of strings")
+    HEADER_EXTRA_KEY = ("header-extra-key", _WARNING, "an entry has a key that the format does not know")
+    UNKNOWN_DTYPE = ("unknown-dtype", _ERROR, "a dtype that the format does not know")
+    SHAPE_BYTES = ("shape-bytes", _ERROR, "shape and dtype do not fit the bytes stored")
+    OFFSET_GAP = ("offset-gap", _ERROR, "bytes between two tensors belong to nobody")
+    OFFSET_OVERLAP = ("offset-overlap", _ERROR, "two tensors share bytes")
+    FILE_TRUNCATED = ("file-truncated", _ERROR, "the file ends before its tensors do")
+    FILE_TRAILING = ("file-trailing", _ERROR, "bytes after the last tensor")
+
     # The index against the headers
-    INDEX_MISSING_SHARD = (
-        "index-missing-shard",
-        _ERROR,
-        "a shard that the index names is not there",
-        "The file is absent, a dangling link, or has 0 bytes. Its tensors count here and nowhere else.",
-        "An interrupted download; an index copied from another build.",
-        "Fetch the shard, or take the index that belongs to these shards.",
-    )
-    INDEX_MISSING_TENSOR = (
-        "index-missing-tensor",
-        _ERROR,
-        "the index names a tensor that no header has",
-        "Loaders that trust the index fail on it, or leave the parameter uninitialised.",
-        "A tensor dropped by a converter that kept the old index.",
-        "Restore the tensor, or write the index from the headers.",
-    )
+    INDEX_MISSING_SHARD = ("index-missing-shard", _ERROR, "a shard that the index names is not there")
+    INDEX_MISSING_TENSOR = ("index-missing-tensor", _ERROR, "the index names a tensor that no header has")
     INDEX_WRONG_SHARD = (
         "index-wrong-shard",
         _ERROR,
         "the index names another shard than the one that holds the tensor",
-        "The tensor exists, but not where the index sends a loader.",
-        "Shards split or merged again without a new index.",
-        "Write the index from the headers.",
     )
-    INDEX_UNLISTED_TENSOR = (
-        "index-unlisted-tensor",
-        _ERROR,
-        "a tensor that the index does not name",
-        "The shard is listed, the tensor is not: loaders that go by the index never see it.",
-        "An index written before the last tensors were added.",
-        "Write the index from the headers.",
-    )
-    INDEX_UNLISTED_SHARD = (
-        "index-unlisted-shard",
-        _ERROR,
-        "a shard that the index does not name",
-        "Loaders that go by the index skip the whole file; loaders that read every file may take its tensors instead of"
-        " the listed ones.",
-        "An MTP side file that never got into the index, or leftovers of an earlier build.",
-        "Add its tensors to the index, or remove the file.",
-    )
-    INDEX_DUPLICATE_KEY = (
-        "index-duplicate-key",
-        _ERROR,
-        "a key stands twice in the index",
-        "JSON readers keep the last of two equal keys, so the other is lost without a word.",
-        "Two indexes merged by text.",
-        "Write the index from the headers.",
-    )
-    INDEX_TOTAL_SIZE = (
-        "index-total-size",
-        _WARNING,
-        "`metadata.total_size` is not the sum of the tensors' bytes",
-        "The claim is absent, zero, not a number, or differs. Nothing is lost by it, but sizes read from it are wrong.",
-        "A layer appended after the index was written, or file sizes summed up instead of tensor bytes.",
-        "Set `total_size` to the number the message gives.",
-    )
-    DUPLICATE_TENSOR = (
-        "duplicate-tensor",
-        _ERROR,
-        "the same tensor in two shards",
-        "Which copy is loaded depends on the loader. Only a warning when the copies have one dtype and shape and the"
-        " index says which one counts.",
-        "Old shards left beside new ones, or an overlay that supersedes base tensors.",
-        "Remove the copy that does not count, or list the one that does.",
-    )
-    SHARD_NUMBERING = (
-        "shard-numbering",
-        _ERROR,
-        "the shards' numbers say that some are missing",
-        "Without an index, the `-of-000NN` in the names is all that tells how many shards there are.",
-        "An interrupted download, or a single shard given instead of its folder.",
-        "Fetch the missing shards, or name the folder that has them all.",
-    )
-    COMPANION_SPLIT = (
-        "companion-split",
-        _WARNING,
-        "a weight and its own scale are in different shards",
-        "Allowed by the format, but some loaders look for both in one file and lose such pairs.",
-        "Shards cut by size without regard to pairs.",
-        "Keep a weight and its scales together when cutting shards.",
-    )
+    INDEX_UNLISTED_TENSOR = ("index-unlisted-tensor", _ERROR, "a tensor that the index does not name")
+    INDEX_UNLISTED_SHARD = ("index-unlisted-shard", _ERROR, "a shard that the index does not name")
+    INDEX_DUPLICATE_KEY = ("index-duplicate-key", _ERROR, "a key stands twice in the index")
+    INDEX_TOTAL_SIZE = ("index-total-size", _WARNING, "`metadata.total_size` is not the sum of the tensors' bytes")
+    DUPLICATE_TENSOR = ("duplicate-tensor", _ERROR, "the same tensor in two shards")
+    SHARD_NUMBERING = ("shard-numbering", _ERROR, "the shards' numbers say that some are missing")
+    COMPANION_SPLIT = ("companion-split", _WARNING, "a weight and its own scale are in different shards")
+
     # Against another inventory
-    CENSUS_MISSING = (
-        "census-missing",
-        _ERROR,
-        "tensors that the other inventory has are not here",
-        "Compared with the source given by `--against`, these are absent.",
-        "A lossy conversion, or another kind of build than the one compared with.",
-        "Restore them, or compare with the inventory that belongs to this build.",
-    )
-    CENSUS_EXTRA = (
-        "census-extra",
-        _ERROR,
-        "tensors that the other inventory does not have",
-        "Compared with the source given by `--against`, these are too many.",
-        "Another quantization, or tensors added on the way.",
-        "Remove them, or compare with the inventory that belongs to this build.",
-    )
-    CENSUS_DTYPE = (
-        "census-dtype",
-        _ERROR,
-        "another dtype than in the other inventory",
-        "Name for name, the dtype differs from the source given by `--against`.",
-        "A converter that casts helpers such as `A_log`, or another quantization.",
-        "Convert again with the dtypes of the other inventory.",
-    )
-    CENSUS_SHAPE = (
-        "census-shape",
-        _ERROR,
-        "another shape than in the other inventory",
-        "Name for name, the shape differs from the source given by `--against`.",
-        "A transposed, cut or padded tensor, or scales of another group size.",
-        "Convert again; shapes do not change between builds of one encoding.",
-    )
+    CENSUS_MISSING = ("census-missing", _ERROR, "tensors that the other inventory has are not here")
+    CENSUS_EXTRA = ("census-extra", _ERROR, "tensors that the other inventory does not have")
+    CENSUS_DTYPE = ("census-dtype", _ERROR, "another dtype than in the other inventory")
+    CENSUS_SHAPE = ("census-shape", _ERROR, "another shape than in the other inventory")
+
     # The configuration
-    CONFIG_MISSING = (
-        "config-missing",
-        _WARNING,
-        "config.json does not say what the check needs",
-        "There is no `config.json` (or it does not declare the attention layers), so the geometry of the reference or"
-        " the layers found in the tensors are used instead.",
-        "Only the weights were copied.",
-        "Put the model's `config.json` beside the shards.",
-    )
-    CONFIG_CONTRADICTION = (
-        "config-contradiction",
-        _ERROR,
-        "config.json contradicts itself",
-        "Two fields that must agree do not: `layer_types` and `linear_attn_config.full_attn_layers`, or the number of"
-        " `layer_types` and `num_hidden_layers`.",
-        "A config edited by hand in one place only.",
-        "Take the config of the release that the checkpoint was made from.",
-    )
-    CONFIG_GEOMETRY = (
-        "config-geometry",
-        _ERROR,
-        "a field of config.json is missing or impossible",
-        "Expected shapes follow from the config and are never guessed; with this field wrong, none can be computed.",
-        "A config of another model class, or one edited by hand.",
-        "Correct the field that the message names.",
-    )
+    CONFIG_MISSING = ("config-missing", _WARNING, "config.json does not say what the check needs")
+    CONFIG_CONTRADICTION = ("config-contradiction", _ERROR, "config.json contradicts itself")
+    CONFIG_GEOMETRY = ("config-geometry", _ERROR, "a field of config.json is missing or impossible")
+
     # DSA blocks
-    DSA_MISSING = (
-        "dsa-missing",
-        _ERROR,
-        "a tensor of a DSA block is missing",
-        "A DSA block (sparse MLA with its indexer) has exactly 14 tensors; without this one the layer is broken.",
-        "A converter that does not know the indexer, or drops the bias of its LayerNorm.",
-        "Restore the tensor from the release.",
-    )
-    DSA_DTYPE = (
-        "dsa-dtype",
-        _ERROR,
-        "a tensor of a DSA block has another dtype",
-        "The contract of a DSA block is BF16 throughout.",
-        "A quantization that covers attention, or a widening export.",
-        "Keep the attention block out of quantization.",
-    )
-    DSA_SHAPE = (
-        "dsa-shape",
-        _ERROR,
-        "a tensor of a DSA block has another shape",
-        "The shape does not follow from the geometry in the config; the hint names the trap when it is a known one.",
-        "A transposed or swapped tensor, a rope part that this model does not have, a config of another size.",
-        "Convert again, or correct the geometry.",
-    )
-    DSA_BYTES = (
-        "dsa-bytes",
-        _ERROR,
-        "a tensor of a DSA block has the wrong number of bytes",
-        "The bytes stored are not what the stored shape and dtype need.",
-        "A header edited without the data.",
-        "Write the shard again.",
-    )
-    DSA_UNCLAIMED = (
-        "dsa-unclaimed",
-        _ERROR,
-        "an attention tensor that no row of the block claims",
-        "The 14 tensors are all that a block may have; one more means that this is not the model we think it is.",
-        "Scales of a quantized attention block, or a tensor of the other mixer.",
-        "Remove it, or keep the attention block out of quantization.",
-    )
-    DSA_UNDECLARED_LAYER = (
-        "dsa-undeclared-layer",
-        _ERROR,
-        "a layer has DSA tensors but is not declared as one",
-        "The config calls it a KDA layer, the tensors say DSA.",
-        "A config of another build, or layers that were renumbered.",
-        "Make `layer_types` and the tensors agree.",
-    )
-    DSA_NONE = (
-        "dsa-none",
-        _ERROR,
-        "no DSA block found",
-        "Neither the config nor the tensors name one, so nothing was checked, and that never passes.",
-        "Another model, or only a part of the checkpoint.",
-        "Point the tool at the whole checkpoint.",
-    )
-    DSA_NOT_A_LAYER = (
-        "dsa-not-a-layer",
-        _ERROR,
-        "the layer asked for is not a DSA layer",
-        "`--layer` names a layer that has no DSA tensor and is not declared as one.",
-        "A mistyped index: DSA layers of the reference are 3, 7, ... 43 and the MTP layer 45.",
-        "Ask for a DSA layer.",
-    )
-    MIXED_MIXER = (
-        "mixed-mixer",
-        _ERROR,
-        "a layer has tensors of both mixers",
-        "KDA-only and DSA-only names stand in one layer; a layer has one mixer.",
-        "Layers merged from two checkpoints, or renumbered.",
-        "Find out which mixer is meant, and remove the other's tensors.",
-    )
+    DSA_MISSING = ("dsa-missing", _ERROR, "a tensor of a DSA block is missing")
+    DSA_DTYPE = ("dsa-dtype", _ERROR, "a tensor of a DSA block has another dtype")
+    DSA_SHAPE = ("dsa-shape", _ERROR, "a tensor of a DSA block has another shape")
+    DSA_BYTES = ("dsa-bytes", _ERROR, "a tensor of a DSA block has the wrong number of bytes")
+    DSA_UNCLAIMED = ("dsa-unclaimed", _ERROR, "an attention tensor that no row of the block claims")
+    DSA_UNDECLARED_LAYER = ("dsa-undeclared-layer", _ERROR, "a layer has DSA tensors but is not declared as one")
+    DSA_NONE = ("dsa-none", _ERROR, "no DSA block found")
+    DSA_NOT_A_LAYER = ("dsa-not-a-layer", _ERROR, "the layer asked for is not a DSA layer")
+    MIXED_MIXER = ("mixed-mixer", _ERROR, "a layer has tensors of both mixers")
+
     # The MTP layer
-    MTP_MISSING = (
-        "mtp-missing",
-        _ERROR,
-        "the MTP layer is not here",
-        "No layer carries one of the four names that only an MTP layer has, although the config declares one (or"
-        " declares nothing). Speculative decoding cannot work.",
-        "Exporters build the model class, which stops at the last trunk layer, and save what they built.",
-        "Restore the layer from the release, or set `num_nextn_predict_layers` to 0.",
-    )
-    MTP_FOREIGN_PREFIX = (
-        "mtp-foreign-prefix",
-        _ERROR,
-        "an MTP layer named by another convention",
-        "Tensors under `mtp.`, `model.mtp.`, `model.layers.mtp.` or `language_model.mtp.`: loaders of this model look"
-        " for `model.language_model.layers.N.` and do not find them.",
-        "A converter written for DeepSeek or Qwen.",
-        "Rename the tensors to the layer after the last trunk layer.",
-    )
-    MTP_ABSENT = (
-        "mtp-absent",
-        _NOTE,
-        "no MTP layer, and none declared",
-        "The config says `num_nextn_predict_layers` 0 and there is none: consistent.",
-        "The layer was left out on purpose.",
-        "Nothing.",
-    )
-    MTP_UNDECLARED = (
-        "mtp-undeclared",
-        _WARNING,
-        "an MTP layer that the config does not declare",
-        "The layer is here but `num_nextn_predict_layers` is 0, so most loaders ignore it.",
-        "A config edited to make a loader work that could not handle the layer.",
-        "Set `num_nextn_predict_layers`, or remove the layer.",
-    )
-    MTP_INCOMPLETE = (
-        "mtp-incomplete",
-        _ERROR,
-        "a part of the MTP layer is missing",
-        "One of the four head tensors, the DSA block, the router or an expert that the trunk has is not there.",
-        "A copy of the layer that stopped half-way, or one that pruned experts in the trunk only.",
-        "Copy the whole layer again.",
-    )
-    MTP_COUNT = (
-        "mtp-count",
-        _ERROR,
-        "another number of MTP layers than declared",
-        "The layers found by name and `num_nextn_predict_layers` differ.",
-        "A layer lost, or a config of another build.",
-        "Make the two agree.",
-    )
-    MTP_POSITION = (
-        "mtp-position",
-        _ERROR,
-        "the MTP layer has the wrong index",
-        "MTP layers follow the trunk directly: `num_hidden_layers` and up. Loaders look there and nowhere else.",
-        "Layers renumbered by a converter, or another `num_hidden_layers`.",
-        "Rename the layer to the index the message expects.",
-    )
-    MTP_ENCODING = (
-        "mtp-encoding",
-        _NOTE,
-        "the MTP layer is stored in other dtypes than the trunk",
-        "Its routed experts have another set of dtypes than those of the last trunk MoE layer. Legitimate, but a loader"
-        " must know it from the quantization config.",
-        "Quantizers often leave the MTP layer in BF16.",
-        "Make sure that the quantization config excludes the layer.",
-    )
+    MTP_MISSING = ("mtp-missing", _ERROR, "the MTP layer is not here")
+    MTP_FOREIGN_PREFIX = ("mtp-foreign-prefix", _ERROR, "an MTP layer named by another convention")
+    MTP_ABSENT = ("mtp-absent", _NOTE, "no MTP layer, and none declared")
+    MTP_UNDECLARED = ("mtp-undeclared", _WARNING, "an MTP layer that the config does not declare")
+    MTP_INCOMPLETE = ("mtp-incomplete", _ERROR, "a part of the MTP layer is missing")
+    MTP_COUNT = ("mtp-count", _ERROR, "another number of MTP layers than declared")
+    MTP_POSITION = ("mtp-position", _ERROR, "the MTP layer has the wrong index")
+    MTP_ENCODING = ("mtp-encoding", _NOTE, "the MTP layer is stored in other dtypes than the trunk")
+
     # Answers to a question about names
-    NO_MATCH = (
-        "no-match",
-        _ERROR,
-        "no tensor matches",
-        "The glob matches no tensor name. Only a warning while another glob of the same call matches something.",
-        "A mistyped name; globs match the whole name, with `*`, `?` and `[...]`.",
-        "Put `*` in front of a suffix, or run `show` without a glob.",
-    )
+    NO_MATCH = ("no-match", _ERROR, "no tensor matches")
 
 
 BY_SLUG = {code.value: code for code in Code}

@@ -147,7 +147,9 @@ class Checkpoint:
         if {"blobs", "snapshots"} <= names:
             raise SourceError(f"{where}: a Hugging Face cache folder; give one of the folders below its snapshots/")
         kinds = Counter(what for name in names for suffix, what in OTHER_FORMATS if name.endswith(suffix))
-        there = "only " + ", ".join(f"{kind} ({n})" for kind, n in sorted(kinds.items())) if kinds else "nothing like it"
+        there = (
+            "only " + ", ".join(f"{kind} ({n})" for kind, n in sorted(kinds.items())) if kinds else "nothing like it"
+        )
         raise SourceError(f"{where}: no .safetensors file there, {there}; give the folder that holds the shards")
 
     def _read_headers(self, shards: Iterable[str], progress: Progress | None) -> None:

@@ -54,7 +54,7 @@ class FailOn(StrEnum):
 class _Group(TyperGroup):
     """The commands; a SOURCE without a command is told which one to put before it."""
 
-    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # noqa: ANN401 - a class of Typer's own Click
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - classes of Typer's own Click
         """Find a command, or say what was probably meant."""
         command = super().get_command(ctx, cmd_name)
         if command is None and (set("/.:") & set(cmd_name) or os.path.exists(cmd_name)):  # noqa: PTH110 - any text
@@ -105,7 +105,9 @@ def _source_help(what: str) -> str:
     return f"{what}: a folder, a .safetensors or index file, a snapshot file, or snapshot:NAME."
 
 
-SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", callback=_not_empty, help=_source_help("What to look at"))]
+SourceArgument = Annotated[
+    str, typer.Argument(metavar="SOURCE", callback=_not_empty, help=_source_help("What to look at"))
+]
 SubfolderOption = Annotated[
     str | None, typer.Option("--subfolder", metavar="PATH", help="Where the model is below SOURCE.")
 ]
@@ -126,7 +128,7 @@ IgnoreOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only findings and the verdict.")]
 
 
-def _common(  # noqa: PLR0913 - the options that every command has
+def _common(
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
     fail_on: FailOnOption = FailOn.ERROR,
@@ -247,7 +249,9 @@ def census(
     layers: Annotated[bool, typer.Option("--layers", help="List every layer.")] = False,  # noqa: FBT002
     against: Annotated[
         str | None,
-        typer.Option("--against", metavar="SOURCE", callback=_not_empty, help="Compare with this source, name by name."),
+        typer.Option(
+            "--against", metavar="SOURCE", callback=_not_empty, help="Compare with this source, name by name."
+        ),
     ] = None,
 ) -> None:
     """Count every tensor, give each a role, and check headers and index.
@@ -270,7 +274,9 @@ def census(
 @_command("classify")
 def classify(
     run: Run,
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Tensor names, or - to read them line by line.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME...", help="Tensor names, or - to read them line by line.")
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="SOURCE", callback=_not_empty, help="Classify every name of this source."),
@@ -351,7 +357,9 @@ def find_mtp(run: Run, source: SourceArgument, subfolder: SubfolderOption = None
 def show(
     run: Run,
     source: SourceArgument,
-    globs: Annotated[list[str] | None, typer.Argument(metavar="[GLOB]...", help="Globs on whole names; none means all.")] = None,
+    globs: Annotated[
+        list[str] | None, typer.Argument(metavar="[GLOB]...", help="Globs on whole names; none means all.")
+    ] = None,
     subfolder: SubfolderOption = None,
 ) -> None:
     """List the tensors whose names match: dtype, shape, bytes, role, shard, and byte span in the file.
@@ -368,7 +376,7 @@ def show(
 
 
 @_command("record", without=("output",))
-def record(  # noqa: PLR0913 - what a snapshot says of itself
+def record(
     run: Run,
     source: SourceArgument,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The snapshot file to write.")],
@@ -382,7 +390,7 @@ def record(  # noqa: PLR0913 - what a snapshot says of itself
 
     Example: glm5inspect record ./GLM-5.3-Flash-NVFP4 --output mine.json --repo me/mine
     """
-    from datetime import datetime, timezone
+    from datetime import UTC, datetime
 
     from glm5inspect.recording import record as take
     from glm5inspect.render.progress import ShardProgress
@@ -391,7 +399,7 @@ def record(  # noqa: PLR0913 - what a snapshot says of itself
     with ShardProgress(sys.stderr) as progress:
         report, text = take(
             open_source(source, subfolder=subfolder),
-            today=datetime.now(timezone.utc).date().isoformat(),
+            today=datetime.now(UTC).date().isoformat(),
             repo=repo,
             revision=revision,
             recorded=recorded,
@@ -403,7 +411,8 @@ def record(  # noqa: PLR0913 - what a snapshot says of itself
 
 @_command("explain", without=("fail_on", "exit_zero", "select", "ignore", "quiet"))
 def explain(
-    run: Run, code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding code; none lists all.")] = None
+    run: Run,
+    code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding code; none lists all.")] = None,
 ) -> None:
     """Explain a finding: what it means, how it usually comes about, what to do.
 

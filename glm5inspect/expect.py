@@ -51,7 +51,13 @@ class Verdicts(NamedTuple):
 
 
 def compare(
-    expected: Expected, name: str, layer: int, tensor: TensorRecord | None, geometry: Geometry, verdicts: Verdicts, hint: Hint
+    expected: Expected,
+    name: str,
+    layer: int,
+    tensor: TensorRecord | None,
+    geometry: Geometry,
+    verdicts: Verdicts,
+    hint: Hint,
 ) -> Iterator[Finding]:
     """Compare one expected tensor with the one stored, and report every difference.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
+from glm5inspect.explanations import EXPLANATIONS
 from glm5inspect.report import Report
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the catalogue; see `glm5inspect.catalogue.Code`."""
+    """One entry of the catalogue; see `glm5inspect.catalogue.Code` and `glm5inspect.explanations.Explanation`."""
 
     code: str
     severity: str
@@ -26,7 +27,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explained:
     """The entries asked for."""
 
     entries: tuple[Entry, ...]
@@ -35,8 +36,8 @@ class Explanation:
 def explain(codes: Iterable[Code] = ()) -> Report:
     """Explain the codes asked for, or all of them in the order of the catalogue."""
     entries = (_entry(code) for code in (tuple(codes) or Code))
-    return Report(command="explain", source=None, answer=Explanation(tuple(entries)))
+    return Report(command="explain", source=None, answer=Explained(tuple(entries)))
 
 
 def _entry(code: Code) -> Entry:
-    return Entry(code.value, code.severity.name.lower(), code.title, code.meaning, code.cause, code.remedy)
+    return Entry(code.value, code.severity.name.lower(), code.title, *EXPLANATIONS[code])

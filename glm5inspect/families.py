@@ -4,21 +4,27 @@
 from __future__ import annotations
 
 _PREFIXES = (
-    (("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.mtp."), "an MTP layer in the convention of other models"),
+    (
+        ("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.mtp."),
+        "an MTP layer in the convention of other models",
+    ),
     (("language_model.model.", "language_model.lm_head."), "MLX names"),
     (("vision_tower.", "vision_model.", "model.vision_tower."), "a vision tower under the prefix of another export"),
     (("base_model.model.",), "a LoRA adapter"),
     (("model.layers.", "model.embed_tokens.", "model.norm."), "a flat text-only tree, or another architecture"),
 )
 _PARTS = (
-    ((".attn_hc.", ".ffn_hc.", ".forget_gate.", ".self_attn.conv1d.", ".experts.gate_up_proj"), "a transformers export"),
+    (
+        (".attn_hc.", ".ffn_hc.", ".forget_gate.", ".self_attn.conv1d.", ".experts.gate_up_proj"),
+        "a transformers export",
+    ),
     ((".switch_mlp.", ".embed_q.", ".unembed_out."), "MLX names"),
     ((".lora_A.", ".lora_B."), "a LoRA adapter"),
 )
 _SUFFIXES = (
     (("weight_scale_inv",), "scales of block FP8"),
-    (("weight_packed", "weight_global_scale", "input_global_scale", "weight_zero_point", "weight_shape", "weight_g_idx"),
-     "compressed-tensors quantization"),
+    (("weight_packed", "weight_global_scale", "input_global_scale"), "compressed-tensors quantization"),
+    (("weight_zero_point", "weight_shape", "weight_g_idx"), "compressed-tensors quantization"),
     (("weight_scale", "weight_scale_2", "input_scale"), "quantization scales (ModelOpt, compressed-tensors or FP8)"),
     (("qweight", "qzeros", "g_idx"), "GPTQ or AWQ quantization"),
     (("trellis", "suh", "svh", "mcg", "mul1"), "EXL3 quantization"),

@@ -7,6 +7,7 @@ The fields are those of ``text_config``, or of the top level in flat text-only a
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
@@ -114,8 +115,8 @@ def read_count(config: Mapping[str, object] | None, field: str) -> tuple[int | N
     """Read a number of layers that may be absent.
 
     Returns:
-        The number and no finding; ``None`` when nothing is declared; ``None`` and a `config-geometry` finding when it is
-        not a natural number.
+        The number and no finding; ``None`` when nothing is declared; ``None`` and a `config-geometry` finding when it
+        is not a natural number.
     """
     text = text_config(config) if config else {}
     value = text.get(field)
@@ -136,11 +137,15 @@ def declared_dsa_layers(config: Mapping[str, object]) -> tuple[set[int] | None, 
     Returns:
         The layers that any of the two fields names, ``None`` when neither is there; and what they contradict.
     """
-    text, faults, stated = text_config(config), [], {}
+    text = text_config(config)
+    faults: list[Finding] = []
+    stated: dict[str, set[int]] = {}
     types = text.get("layer_types")
     if types is not None:
         if isinstance(types, list) and len(types) <= MAX_LAYERS:
-            stated["layer_types"] = {i for i, kind in enumerate(types) if isinstance(kind, str) and kind in _DSA_LAYER_TYPES}
+            stated["layer_types"] = {
+                i for i, kind in enumerate(types) if isinstance(kind, str) and kind in _DSA_LAYER_TYPES
+            }
             faults += _check_length(types, text)
         else:
             faults.append(_fault(text, "layer_types", f"a list of at most {MAX_LAYERS:,} layers"))
@@ -150,7 +155,9 @@ def declared_dsa_layers(config: Mapping[str, object]) -> tuple[set[int] | None, 
         if isinstance(full, list) and all(type(layer) is int and 0 <= layer < MAX_LAYERS for layer in full):
             stated["linear_attn_config.full_attn_layers"] = set(full)
         else:
-            faults.append(_fault({"full_attn_layers": full}, "full_attn_layers", f"a list of layers below {MAX_LAYERS:,}"))
+            faults.append(
+                _fault({"full_attn_layers": full}, "full_attn_layers", f"a list of layers below {MAX_LAYERS:,}")
+            )
     faults += _compare(stated)
     return (set().union(*stated.values()) if stated else None), faults
 
@@ -164,7 +171,7 @@ def _check_length(types: list[object], text: Mapping[str, object]) -> Iterator[F
 
 def _compare(stated: Mapping[str, set[int]]) -> Iterator[Finding]:
     sets = list(stated.items())
-    for (first, one), (second, other) in zip(sets, sets[1:], strict=False):
+    for (first, one), (second, other) in pairwise(sets):
         if one != other:
             message = f"config.json: {first} and {second} disagree about layers {ranges(one ^ other)}"
             yield Finding(

@@ -10,7 +10,7 @@ from glm5inspect.catalogue import Code, Severity
 from glm5inspect.header import DTYPE_BITS, needed_bits
 from glm5inspect.index import ABSENT
 from glm5inspect.inventory import group_tensors, missing_numbers
-from glm5inspect.report import Finding, ranges, some
+from glm5inspect.report import Fact, Finding, ranges, some
 from glm5inspect.roles import layer_index
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def _check_metadata(header: Header) -> Iterator[Finding]:
             yield Finding(Code.HEADER_METADATA, message, Severity.WARNING, shard=header.shard)
     elif not isinstance(metadata, dict):
         message = f"{header.shard}: __metadata__ is not an object"
-        yield Finding(Code.HEADER_METADATA, message, shard=header.shard, expected="object", actual=type(metadata).__name__)
+        yield Finding(
+            Code.HEADER_METADATA, message, shard=header.shard, expected="object", actual=type(metadata).__name__
+        )
     elif keys := [key for key, value in metadata.items() if not isinstance(value, str)]:
         message = f"{header.shard}: __metadata__ holds other values than strings: {some(keys)}"
         yield Finding(Code.HEADER_METADATA, message, shard=header.shard, count=len(keys))
@@ -131,7 +133,9 @@ def _check_coverage(header: Header) -> Iterator[Finding]:
     stored = header.file_bytes - header.data_start
     if stored > reached:
         message = f"{shard}: {stored - reached:,} bytes after the last tensor"
-        yield Finding(Code.FILE_TRAILING, message, shard=shard, expected=header.data_start + reached, actual=header.file_bytes)
+        yield Finding(
+            Code.FILE_TRAILING, message, shard=shard, expected=header.data_start + reached, actual=header.file_bytes
+        )
     elif stored < reached:
         beyond = [tensor.name for tensor in header.tensors if tensor.stop > stored]
         message = f"{shard}: {reached - stored:,} bytes short; beyond the end: {some(beyond)}"
@@ -155,9 +159,18 @@ def check_placement(inventory: Inventory) -> Iterator[Finding]:
         for name, numbers in missing_numbers(inventory.headers.keys() | inventory.refused.keys()).items():
             total = int(name.rpartition("-of-")[2].partition(".")[0])
             message = f"{name}: {total - len(numbers)} of {total} shards are here; missing are {ranges(numbers)}"
-            hint = "This is one shard of a checkpoint; give the folder that holds them all." if inventory.shards == 1 else None
+            hint = (
+                "This is one shard of a checkpoint; give the folder that holds them all."
+                if inventory.shards == 1
+                else None
+            )
             yield Finding(
-                Code.SHARD_NUMBERING, message, hint=hint, expected=total, actual=total - len(numbers), count=len(numbers)
+                Code.SHARD_NUMBERING,
+                message,
+                hint=hint,
+                expected=total,
+                actual=total - len(numbers),
+                count=len(numbers),
             )
 
 
@@ -185,7 +198,7 @@ def _check_copies(inventory: Inventory) -> Iterator[Finding]:
             f"{name}: in {' and '.join(places)}; {why}",
             name,
             copies[0].shard,
-            severity=Severity.WARNING if settled and alike else Severity.ERROR,
+            weight=Severity.WARNING if settled and alike else Severity.ERROR,
             expected=weight_map.get(name),
             actual=[copy.shard for copy in copies],
             count=len(copies),
@@ -206,7 +219,12 @@ def _check_companions(inventory: Inventory) -> Iterator[Finding]:
             if payload is not None and payload.shard != tensor.shard:
                 message = f"{tensor.name}: in {tensor.shard}, but its weight is in {payload.shard}"
                 yield _about(
-                    Code.COMPANION_SPLIT, message, tensor.name, tensor.shard, expected=payload.shard, actual=tensor.shard
+                    Code.COMPANION_SPLIT,
+                    message,
+                    tensor.name,
+                    tensor.shard,
+                    expected=payload.shard,
+                    actual=tensor.shard,
                 )
 
 
@@ -258,9 +276,10 @@ def _check_total_size(inventory: Inventory, index: Index) -> Iterator[Finding]:
     named = sum(tensors[name].nbytes for name in index.weight_map)
     if type(claim) is int and claim == named:
         return
-    hint = None
+    hint: str | None = None
+    actual: Fact = None
     if claim is ABSENT:
-        what, actual = "is absent", None
+        what = "is absent"
     elif type(claim) is not int or claim <= 0:
         what, actual = f"is {repr(claim)[:60]}, not a size", repr(claim)[:60]
     else:

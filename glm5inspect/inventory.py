@@ -158,6 +158,7 @@ def group_tensors(tensors: Iterable[TensorRecord]) -> list[Group]:
         # taken apart once for all experts of a layer.
         head, _, rest = name.partition(".experts.")
         expert, dot, tail = rest.partition(".")
+        key: tuple[str, str | None, str, tuple[int, ...]]
         if dot and expert.isdigit() and expert.isascii() and not head.startswith("experts."):
             key = (head, tail, dtype, shape)
         else:
@@ -190,7 +191,7 @@ def missing_numbers(shards: Iterable[str]) -> dict[str, list[int]]:
             sets.setdefault(f"{prefix}-*-of-{total}{SHARD_SUFFIX}", set()).add(int(number))
     missing = {}
     for name, numbers in sets.items():
-        total = int(name[-len("00000" + SHARD_SUFFIX) : -len(SHARD_SUFFIX)])
-        if lacking := [n for n in range(1, total + 1) if n not in numbers]:
+        last = int(name[-len("00000" + SHARD_SUFFIX) : -len(SHARD_SUFFIX)])
+        if lacking := [n for n in range(1, last + 1) if n not in numbers]:
             missing[name] = lacking
     return missing

@@ -205,9 +205,7 @@ def _check_whole(inventory: Inventory, layer: int, trunk: set[int]) -> Iterator[
             message = f"layer {layer} lacks {len(missing):,} {part}{which}: {some(missing)}"
             only = prefix + missing[0] if len(missing) == 1 else None
             expected: Fact = list(missing[:16])
-            yield Finding(
-                Code.MTP_INCOMPLETE, message, tensor=only, layer=layer, expected=expected, count=len(missing)
-            )
+            yield Finding(Code.MTP_INCOMPLETE, message, tensor=only, layer=layer, expected=expected, count=len(missing))
 
 
 def _router(inventory: Inventory, trunk: set[int]) -> set[str]:
@@ -254,7 +252,9 @@ def _check_encoding(inventory: Inventory, layer: int, trunk: set[int]) -> Iterat
     }
     if dtypes and first_expert and dtypes != first_expert:
         here, there = sorted(dtypes), sorted(first_expert)
-        message = f"the experts of layer {layer} are stored as {', '.join(here)}, those of layer {last} as {', '.join(there)}"
+        message = (
+            f"the experts of layer {layer} are stored as {', '.join(here)}, those of layer {last} as {', '.join(there)}"
+        )
         yield Finding(Code.MTP_ENCODING, message, layer=layer, expected=list(there), actual=list(here))
 
 

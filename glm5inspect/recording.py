@@ -74,7 +74,5 @@ def record(
     answer = Recorded(
         **about, tensors=len(inventory.tensors), bytes=sum(group.nbytes for group in inventory.groups), rows=rows
     )
-    report = Report(
-        command="record", source=info, answer=answer, findings=findings, complete=inventory.complete
-    )
+    report = Report(command="record", source=info, answer=answer, findings=findings, complete=inventory.complete)
     return report, text

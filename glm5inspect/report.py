@@ -26,7 +26,7 @@ class Finding:
     Attributes:
         code: The entry of the catalogue.
         message: One sentence, without markup; names in it are as untrusted as the file they come from.
-        severity: ``None`` at construction means the usual severity of the code.
+        weight: A severity other than the usual one of the code, else ``None``.
         hint: What to look at, when the cause is a known trap, else ``None``.
         tensor: Name, or census pattern where the code says so; ``None`` when it is not about one tensor.
         layer: Layer index, 0-based, or ``None``.
@@ -38,7 +38,7 @@ class Finding:
 
     code: Code
     message: str
-    severity: Severity = None  # type: ignore[assignment] # filled in below, never None afterwards
+    weight: Severity | None = None
     hint: str | None = None
     tensor: str | None = None
     layer: int | None = None
@@ -47,10 +47,10 @@ class Finding:
     actual: Fact = None
     count: int = 1
 
-    def __post_init__(self) -> None:
-        """Take the usual severity of the code unless another one was given."""
-        if self.severity is None:
-            object.__setattr__(self, "severity", self.code.severity)
+    @property
+    def severity(self) -> Severity:
+        """How much this finding weighs."""
+        return self.code.severity if self.weight is None else self.weight
 
     @property
     def order(self) -> tuple[object, ...]:

@@ -160,7 +160,7 @@ def parse_snapshot(raw: bytes, info: SourceInfo) -> Snapshot:
     if parsed.duplicates:
         raise SnapshotError(f"the key {parsed.duplicates[0]} stands twice")
     texts = {key: _optional(fields, key, str) for key in ("repo", "revision", "recorded", "provenance")}
-    configs = {key: fields[key] for key in CONFIG_KEYS.values() if _optional(fields, key, dict) is not None}
+    configs = {key: value for key in CONFIG_KEYS.values() if (value := _optional(fields, key, dict)) is not None}
     rows = _parse_rows(fields)
     is_commit = re.fullmatch("[0-9a-f]{40}", texts["revision"] or "")
     branch, commit = (None, texts["revision"]) if is_commit else (texts["revision"], None)
@@ -232,7 +232,7 @@ def _parse_ranges(text: str) -> tuple[int, ...]:
 
 
 def _split_at(name: str, after: str, letter: str) -> tuple[str, ...]:
-    """Split a name around the segment after the first segment ``after``, when that is the letter; else only the name."""
+    """Split a name around the segment after the first segment ``after``, if that is the letter; else only the name."""
     segments = name.split(".")
     if after in segments and segments[(place := segments.index(after) + 1) : place + 1] == [letter]:
         head, tail = ".".join(segments[:place]), ".".join(segments[place + 1 :])
@@ -301,7 +301,9 @@ def _fold_index(name: str, after: str, letter: str) -> tuple[str, int | None]:
     digits = segments[place] if place < len(segments) else ""
     if digits == letter:
         raise SnapshotError(f"{name}: has a literal {after}.{letter}, which a pattern could not tell from an index")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= len(str(_INDEX_LIMIT)) and str(int(digits)) == digits):
+    if not (
+        digits.isascii() and digits.isdigit() and len(digits) <= len(str(_INDEX_LIMIT)) and str(int(digits)) == digits
+    ):
         return name, None
     segments[place] = letter
     return ".".join(segments), int(digits)

@@ -32,7 +32,7 @@ class Parsed:
 
 
 class NotAnInteger:
-    """Stands for a number that a strict reader does not take for an integer; equal to none, unlike ``1.0`` and ``1``."""
+    """Stands for a number that strict readers do not take for an integer; equal to none, unlike ``1.0`` to ``1``."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -30,8 +30,7 @@ def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for ev
             "schema": SCHEMA,
             "version": __version__,
             "command": report.command,
-            "source": source
-            and {key: getattr(source, key) for key in ("kind", "name", "repo", "revision", "commit")},
+            "source": source and {key: getattr(source, key) for key in ("kind", "name", "repo", "revision", "commit")},
             "ok": report.ok,
             "complete": report.complete,
             "summary": {**counts, "waived": report.waived},
@@ -45,8 +44,9 @@ def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for ev
 
 
 def _finding(finding: Finding) -> dict[str, object]:
-    values = {field.name: getattr(finding, field.name) for field in fields(finding)}
-    return {**values, "code": finding.code.value, "severity": finding.severity.name.lower()}
+    facts = ("message", "hint", "tensor", "layer", "shard", "expected", "actual", "count")
+    values = {fact: getattr(finding, fact) for fact in facts}
+    return {"code": finding.code.value, "severity": finding.severity.name.lower(), **values}
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - any answer

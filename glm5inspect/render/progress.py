@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -26,7 +26,7 @@ class ShardProgress:
         self._began = time.monotonic()
         self._bar: Progress | None = None
 
-    def __enter__(self) -> ShardProgress:
+    def __enter__(self) -> Self:
         """Start counting."""
         return self
 
@@ -50,7 +50,11 @@ class ShardProgress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
 
         bar = Progress(
-            TextColumn("reading headers"), BarColumn(), MofNCompleteColumn(), console=Console(file=stream), transient=True
+            TextColumn("reading headers"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=Console(file=stream),
+            transient=True,
         )
         bar.add_task("shards")
         bar.start()

@@ -126,7 +126,7 @@ def _census(console: Console, census: Census) -> None:
     shards = "an unknown number of" if census.shards is None else f"{census.shards:,}"
     _print(
         console,
-        f"{census.tensors:,} tensors of {census.patterns:,} patterns in {census.layers:,} layers, {shards} shards, {index}",
+        f"{census.tensors:,} tensors, {census.patterns:,} patterns, {census.layers:,} layers, {shards} shards, {index}",
         f"{census.bytes:,} bytes ({size(census.bytes)}), {census.elements:,} stored elements",
         "dtypes: " + ", ".join(f"{printable(d)} {t.tensors:,} ({size(t.bytes)})" for d, t in census.by_dtype.items()),
         f"MTP layers: {ranges(census.mtp_layers) or 'none'}",
@@ -140,7 +140,14 @@ def _census(console: Console, census: Census) -> None:
         for row in census.pattern_table:
             where = (row.layers or "-", row.experts or "-")
             _row(
-                patterns, row.pattern, row.role or "unknown", row.dtype, str(list(row.shape)), *where, row.tensors, size(row.bytes)
+                patterns,
+                row.pattern,
+                row.role or "unknown",
+                row.dtype,
+                str(list(row.shape)),
+                *where,
+                row.tensors,
+                size(row.bytes),
             )
         console.print(patterns)
 
@@ -188,10 +195,14 @@ def _dsa(console: Console, answer: DsaAnswer) -> None:
 
 def _mtp(console: Console, answer: MtpAnswer) -> None:
     trunk, declared = answer.num_hidden_layers, answer.declared
-    says = "nothing, so number and place were not checked" if declared is None and trunk is None else (
-        f"num_hidden_layers {'not declared' if trunk is None else trunk},"
-        f" num_nextn_predict_layers {'not declared' if declared is None else declared},"
-        f" so MTP at layer {answer.expected_layers or '?'}"
+    says = (
+        "nothing, so number and place were not checked"
+        if declared is None and trunk is None
+        else (
+            f"num_hidden_layers {'not declared' if trunk is None else trunk},"
+            f" num_nextn_predict_layers {'not declared' if declared is None else declared},"
+            f" so MTP at layer {answer.expected_layers or '?'}"
+        )
     )
     _print(console, f"config.json says: {says}")
     for layer in answer.layers:
@@ -199,7 +210,9 @@ def _mtp(console: Console, answer: MtpAnswer) -> None:
         names = ", ".join(f"{name} {'present' if there else 'MISSING'}" for name, there in layer.names.items())
         _print(
             console,
-            printable(f"layer {layer.layer}: {layer.tensors:,} tensors, {layer.bytes:,} bytes ({size(layer.bytes)}){shards}"),
+            printable(
+                f"layer {layer.layer}: {layer.tensors:,} tensors, {layer.bytes:,} bytes ({size(layer.bytes)}){shards}"
+            ),
             names,
         )
         table = _table(f"MTP layer {layer.layer}", "role", "tensors>", "dtypes")

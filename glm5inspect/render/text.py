@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from glm5inspect.classification import Classification, Classified
-    from glm5inspect.explain import Explanation
+    from glm5inspect.explain import Explained
     from glm5inspect.listing import Listing
     from glm5inspect.render import View
     from glm5inspect.report import Report
@@ -73,7 +73,7 @@ def _shown(answer: Listing) -> list[str]:
     return columns(rows) if answer.tensors else []
 
 
-def _explained(answer: Explanation) -> list[str]:
+def _explained(answer: Explained) -> list[str]:
     if len(answer.entries) > 1:
         return columns((entry.code, entry.severity, entry.title) for entry in answer.entries)
     (entry,) = answer.entries
