@@ -49,7 +49,7 @@ def compare(inventory: Inventory, other: Inventory) -> Iterator[Finding]:
     Raises:
         SourceError: The other inventory is not whole, so nothing can be held against it.
     """
-    if not other.complete or other.missing:
+    if not other.complete or other.missing or not other.absence_is_known:
         raise SourceError(f"{other.info.name}: shards are missing or damaged, so nothing can be compared with it")
     differences: dict[tuple[Code, str, str], _Difference] = {}
     here, there = _leave_out_equal(inventory, other)
@@ -82,21 +82,24 @@ def _names(group: Group) -> set[str]:
 
 
 def _tell_apart(here: TensorRecord | None, there: TensorRecord | None) -> Iterator[tuple[Code, Fact, Fact]]:
-    if here is None and there is not None:
-        yield Code.CENSUS_MISSING, f"{there.dtype} {list(there.shape)}", None
-    elif there is None and here is not None:
-        yield Code.CENSUS_EXTRA, None, f"{here.dtype} {list(here.shape)}"
-    elif here is not None and there is not None:
-        if here.dtype != there.dtype:
-            yield Code.CENSUS_DTYPE, there.dtype, here.dtype
-        if here.shape != there.shape:
-            yield Code.CENSUS_SHAPE, list(there.shape), list(here.shape)
+    if here is None or there is None:
+        yield Code.CENSUS_MISSING if here is None else Code.CENSUS_EXTRA, _kind(there), _kind(here)
+        return
+    if here.dtype != there.dtype:
+        yield Code.CENSUS_DTYPE, there.dtype, here.dtype
+    if here.shape != there.shape:
+        yield Code.CENSUS_SHAPE, list(there.shape), list(here.shape)
+
+
+def _kind(tensor: TensorRecord | None) -> str | None:
+    return f"{tensor.dtype} {list(tensor.shape)}" if tensor else None
 
 
 def _finding(code: Code, pattern: str, difference: _Difference) -> Finding:
     layers, number = sorted(difference.layers), len(difference.names)
     where = f" in layer{'s' if len(layers) > 1 else ''} {ranges(layers)}" if layers else ""
-    message = f"{min(difference.names) if number == 1 else pattern}{where}: {_WHAT[code]}, {number:,} tensors"
+    what = f"{_WHAT[code]}, {number:,} tensor{'s' if number > 1 else ''}"
+    message = f"{min(difference.names) if number == 1 else pattern}{where}: {what}"
     if code in (Code.CENSUS_DTYPE, Code.CENSUS_SHAPE):
         message += f", {difference.actual} instead of {difference.expected}"
     return Finding(

@@ -12,7 +12,7 @@ from glm5inspect.catalogue import Code
 from glm5inspect.families import foreign_family
 from glm5inspect.geometry import read_count
 from glm5inspect.header import elements
-from glm5inspect.integrity import integrity
+from glm5inspect.integrity import emptiness, integrity
 from glm5inspect.layers import LayerRow, layer_table, text_layers
 from glm5inspect.report import Finding, Report, in_order, ranges
 from glm5inspect.roles import is_norm, is_text_model, parse_name
@@ -204,8 +204,7 @@ def pattern_table(groups: list[Group]) -> Iterator[PatternRow]:
 
 def check_names(inventory: Inventory) -> Iterator[Finding]:
     """Report every name without a role, and every norm that is not in a norm role."""
-    if not (inventory.tensors or inventory.missing or inventory.refused):
-        yield Finding(Code.NO_TENSORS, "the headers hold no tensor at all")
+    yield from emptiness(inventory)
     for group in inventory.groups:
         if group.role is None:
             family = foreign_family(group.tensors[0].name)
@@ -235,14 +234,16 @@ def check_layers(inventory: Inventory) -> Iterator[Finding]:
     found = text_layers(inventory.known_groups)
     trunk = found.trunk
     if not trunk and found.mtp:
-        yield Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(found.mtp)} is here, no trunk layer")
+        if inventory.absence_is_known:
+            yield Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(found.mtp)} is here, no trunk layer")
         return
-    stop = max(trunk, default=-1) + 1 if declared is None else declared
+    # Without a config the trunk reaches as far as it does, and at least up to the MTP layer.
+    stop = max(max(trunk, default=-1) + 1, min(found.mtp, default=0)) if declared is None else declared
     gaps, missing = _gaps(trunk, stop)
     if missing and inventory.absence_is_known:
         message = f"text layers {gaps} are missing; there are {ranges(trunk) or 'none'}"
         yield Finding(Code.LAYER_GAP, message, expected=_up_to(stop), actual=ranges(trunk) or None, count=missing)
-    elif not stop and inventory.tensors:
+    elif not trunk and inventory.tensors and inventory.absence_is_known:
         yield Finding(Code.LAYER_GAP, "there is no text layer at all", count=0)
     if beyond := sorted(layer for layer in trunk if layer >= stop):
         message = f"text layers {ranges(beyond)} are beyond num_hidden_layers {stop}, and no MTP layer by their names"

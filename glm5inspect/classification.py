@@ -54,11 +54,11 @@ def classify_source(source: Source, *, progress: Progress | None = None) -> Repo
     """Classify every name that a source holds."""
     from dataclasses import replace  # noqa: PLC0415 - kept beside the inventory, which plain names do not need
 
-    from glm5inspect.integrity import refusals  # noqa: PLC0415
+    from glm5inspect.integrity import emptiness, refusals  # noqa: PLC0415
 
     inventory = source.inventory(progress=progress)
     report = classify_names(sorted(inventory.tensors), source=inventory.info)
-    findings = in_order([*report.findings, *refusals(inventory)])
+    findings = in_order([*report.findings, *refusals(inventory), *emptiness(inventory)])
     return replace(report, findings=findings, complete=inventory.complete)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """The command line: parse, one library call, render, exit. No rule about tensors and no format stands here."""
 
+import errno
 import gc
 import inspect
 import os
@@ -16,9 +17,10 @@ from typer.core import TyperGroup
 
 from glm5inspect import __version__
 from glm5inspect.catalogue import BY_SLUG, Code, Severity
-from glm5inspect.errors import Glm5InspectError, SourceError
+from glm5inspect.errors import Glm5InspectError
 from glm5inspect.render import Format, View, render
 from glm5inspect.report import Policy, Report, Waiver, printable
+from glm5inspect.streams import abandon, complain, read_names, tell, write_out
 
 WHAT_IT_DOES = """\
 glm5inspect accounts for every tensor of a GLM-5.3-Flash checkpoint, from the headers alone.
@@ -183,35 +185,8 @@ class Run:
         if self.output is not None:
             write_file(self.output, render(judged, self.fmt, View(None, self.quiet)))
         else:
-            _write_out(render(judged, self.fmt, View(sys.stdout, self.quiet)))
+            write_out(sys.stdout, render(judged, self.fmt, View(sys.stdout, self.quiet)))
         raise typer.Exit(code)
-
-
-def _write_out(text: str) -> None:
-    """Write to standard output; a reader that has gone away is no error, a full disk is."""
-    stream = sys.stdout
-    if stream is None:
-        raise SourceError("standard output is closed, so the report went nowhere")
-    try:
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character still gets it
-        stream.write(text)
-        stream.flush()
-    except OSError as error:
-        # What is still in the buffer would be tried again at exit, and complained about.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        if not isinstance(error, BrokenPipeError):
-            raise SourceError(f"standard output: cannot be written: {error.strerror}") from error
-
-
-def _complain(text: str) -> None:
-    """Say something on standard error, if it is there to be said to."""
-    if sys.stderr is not None:
-        try:
-            sys.stderr.write(f"glm5inspect: {printable(text)}\n")
-            sys.stderr.flush()
-        except OSError:
-            pass  # nobody is left to tell; the exit code still speaks
 
 
 def _command(name: str, *, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -227,7 +202,7 @@ def _command(name: str, *, without: tuple[str, ...] = ()) -> Callable[[Callable[
             try:
                 function(run, **values)
             except Glm5InspectError as error:
-                _complain(str(error))
+                complain(sys.stderr, str(error))
                 raise typer.Exit(Exit.UNANSWERED) from error
 
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared)]
@@ -297,23 +272,7 @@ def classify(
         with ShardProgress(sys.stderr) as progress:
             report = classify_source(open_source(source), progress=progress)
         run.finish(report)
-    run.finish(classify_names(_names_from_stdin() if names == ["-"] else names or ()))
-
-
-def _names_from_stdin() -> list[str]:
-    """Read names from standard input, one a line; blank lines do not count."""
-    if sys.stdin is None:
-        raise SourceError("standard input is closed; give the names as arguments")
-    try:
-        text = sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise SourceError(f"standard input: not UTF-8 at byte {error.start}") from error
-    except OSError as error:
-        raise SourceError(f"standard input: cannot be read: {error.strerror}") from error
-    names = [name for line in text.split("\n") if (name := line.removesuffix("\r")).strip()]
-    if not names:
-        raise SourceError("standard input: no name in it, so nothing was classified")
-    return names
+    run.finish(classify_names(read_names(sys.stdin) if names == ["-"] else names or ()))
 
 
 @_command("verify-dsa")
@@ -423,6 +382,17 @@ def explain(
     run.finish(explain_codes(() if code is None else (_code(code, "CODE"),)))
 
 
+def _could_not_print(error: OSError) -> int:
+    """Give up on what Typer wanted to print: why the usage is wrong, or help, or the version."""
+    usage: int | None = getattr(error.__context__, "exit_code", None)
+    if usage is not None:
+        abandon(sys.stderr)
+        return usage
+    abandon(sys.stdout)
+    complain(sys.stderr, f"standard output: cannot be written: {error.strerror}")
+    return Exit.UNANSWERED
+
+
 def run() -> int:
     """Run the command line and return its exit code."""
     # A census makes a million objects and no cycle; the collector would only look at them again and again.
@@ -430,8 +400,12 @@ def run() -> int:
     try:
         app()
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
+            return Exit.OK  # who asked for help has read enough; Typer says 1
         return error.code if isinstance(error.code, int) else Exit.OK
-    except Exception:  # noqa: BLE001 - a bug must not exit 1, which says "findings"
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - a bug must not exit 1, which says "findings"
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EPIPE):
+            return _could_not_print(error)
+        tell(sys.stderr, traceback.format_exc())
         return Exit.BUG
     return Exit.OK

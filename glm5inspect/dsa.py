@@ -192,7 +192,7 @@ def _dsa_layers(
     mixers = _mixers(inventory)
     stored = {layer for layer, mixer in mixers.items() if "DSA" in mixer}
     found = text_layers(inventory.known_groups)
-    if found.mtp and not found.trunk:
+    if found.mtp and not found.trunk and inventory.absence_is_known:
         findings.append(Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(found.mtp)} is here, no trunk layer"))
         declared = None
     layers = stored | found.mtp | (declared or set())

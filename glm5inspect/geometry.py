@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_LAYERS = 10_000
 """More layers than this are not believed of a config; each declared one may cost a finding per tensor."""
 
+_FIELD_LIMIT = 1 << 64
+"""No size or number of a config is believed to be this large, so that no product of a few grows beyond printing."""
+
 _DSA_LAYER_TYPES = frozenset({"deepseek_sparse_attention", "indexed_attention", "full_attention"})
 
 
@@ -100,7 +103,7 @@ def read_geometry(config: Mapping[str, object]) -> tuple[Geometry | None, list[F
     for field in fields(Geometry):
         may_be_zero = field.name == "qk_rope_head_dim"
         value = text.get(field.name)
-        if type(value) is int and (value > 0 or (may_be_zero and value == 0)):
+        if type(value) is int and (0 < value < _FIELD_LIMIT or (may_be_zero and value == 0)):
             values[field.name] = value
         else:
             faults.append(_fault(text, field.name, "0" if may_be_zero else "a positive integer"))
@@ -120,7 +123,7 @@ def read_count(config: Mapping[str, object] | None, field: str) -> tuple[int | N
     """
     text = text_config(config) if config else {}
     value = text.get(field)
-    if value is None or (type(value) is int and value >= 0):
+    if value is None or (type(value) is int and 0 <= value < _FIELD_LIMIT):
         return value, []
     return None, [_fault(text, field, "a number of layers")]
 

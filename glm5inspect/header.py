@@ -133,7 +133,7 @@ def header_length(prefix: bytes, *, shard: str, file_bytes: int) -> int:
     if file_bytes == 0:
         raise HeaderError(Code.HEADER_EMPTY, "0 bytes, an empty file", shard=shard)
     foreign = foreign_format(prefix)
-    if foreign:
+    if foreign and prefix[LENGTH_BYTES:][:1] != b"{":  # a length of 640 begins as a pickle does
         raise HeaderError(Code.HEADER_FORMAT, foreign, shard=shard)
     if len(prefix) < LENGTH_BYTES:
         reason = f"{len(prefix)} bytes long, shorter than the 8 of a header length"
@@ -192,7 +192,7 @@ def parse_header(raw: bytes, *, shard: str, file_bytes: int) -> Header:
         except (TypeError, KeyError, ValueError) as error:
             raise _entry_error(name, entry, shard) from error
         if len(entry) != len(_ENTRY_KEYS):
-            extra_keys[name] = tuple(sorted(entry.keys() - _ENTRY_KEYS))
+            extra_keys[name] = _extra_keys(name, entry, shard)
         tensors.append(new(TensorRecord, (name, intern(dtype), shape, start, stop, shard)))
     return Header(shard, file_bytes, LENGTH_BYTES + len(raw), tuple(tensors), metadata, has_metadata, extra_keys)
 
@@ -203,7 +203,8 @@ def _parse_entries(raw: bytes, shard: str) -> dict[str, Any]:
         raise HeaderError(Code.HEADER_JSON, f"begins with {raw[:1]!r} instead of {{", shard=shard)
     body = raw.rstrip(b" ")
     if (kept := body.rstrip(b"\0\t\n\v\f\r ")) != body:
-        reason = f"padded with {body[len(kept) :][:1]!r}; only spaces may follow the JSON"
+        padding = body[len(kept) :].lstrip(b" ")
+        reason = f"padded with {padding[:1]!r}; only spaces may follow the JSON"
         raise HeaderError(Code.HEADER_PADDING, reason, shard=shard)
     try:
         parsed = parse_object(body, integers_only=True)
@@ -256,6 +257,20 @@ def _entry_error(name: str, entry: object, shard: str) -> HeaderError:
     ):
         code, fault = Code.HEADER_OFFSETS, f"data_offsets [{offsets[0]}, {offsets[1]}] begin after they end"
     return HeaderError(code, f"{name}: {fault}", shard=shard)
+
+
+def _extra_keys(name: str, entry: Mapping[str, object], shard: str) -> tuple[str, ...]:
+    """Return the keys of an entry that the format does not know, sorted.
+
+    The library skips what stands under them, but not a number beyond its range, nor what is nested deeply.
+    """
+    extra = sorted(entry.keys() - _ENTRY_KEYS)
+    for key in extra:
+        value = entry[key]
+        if not (value is None or isinstance(value, str | bool) or _is_word(value)):
+            fault = f"the unknown key {key} holds something else than a string, a boolean, null or a 64-bit integer"
+            raise HeaderError(Code.HEADER_ENTRY, f"{name}: {fault}", shard=shard)
+    return tuple(extra)
 
 
 def _is_word(value: object) -> bool:

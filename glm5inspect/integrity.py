@@ -43,6 +43,12 @@ def refusals(inventory: Inventory) -> Iterator[Finding]:
         yield Finding(error.code, str(error), shard=shard)
 
 
+def emptiness(inventory: Inventory) -> Iterator[Finding]:
+    """Report that there is no tensor at all, unless one may be in what is missing or could not be read."""
+    if not (inventory.tensors or inventory.missing or inventory.refused or inventory.partial):
+        yield Finding(Code.NO_TENSORS, "the headers hold no tensor at all")
+
+
 def integrity(inventory: Inventory) -> Iterator[Finding]:
     """Report everything that the headers and the index say against each other and against the files."""
     yield from refusals(inventory)

@@ -143,9 +143,12 @@ class Inventory:
     def absence_is_known(self) -> bool:
         """Whether a name that is neither stored nor unseen is certainly not there.
 
-        Without an index, a refused shard (or one that the numbering says is missing) may hold anything.
+        A refused shard that no index names may hold anything; so may one that, without an index, the numbering says is
+        missing.
         """
-        return self.index is not None or not (self.refused or missing_numbers(self.headers.keys() | self.refused))
+        if self.index is not None:
+            return self.refused.keys().isdisjoint(self.unlisted)
+        return not (self.refused or missing_numbers(self.headers.keys() | self.refused))
 
 
 def group_tensors(tensors: Iterable[TensorRecord]) -> list[Group]:
@@ -159,7 +162,7 @@ def group_tensors(tensors: Iterable[TensorRecord]) -> list[Group]:
         head, _, rest = name.partition(".experts.")
         expert, dot, tail = rest.partition(".")
         key: tuple[str, str | None, str, tuple[int, ...]]
-        if dot and expert.isdigit() and expert.isascii() and not head.startswith("experts."):
+        if dot and expert.isdigit() and expert.isascii() and head[: len("experts.")] not in ("experts", "experts."):
             key = (head, tail, dtype, shape)
         else:
             key = (name, None, dtype, shape)

@@ -9,7 +9,7 @@ from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code, Severity
-from glm5inspect.integrity import refusals
+from glm5inspect.integrity import emptiness, placement_of, refusals
 from glm5inspect.report import Finding, Report, in_order
 from glm5inspect.roles import classify
 
@@ -71,11 +71,14 @@ def show(source: Source, globs: Sequence[str] = (), *, progress: Progress | None
     names = matching(inventory.tensors)
     copies = [copy for copy in inventory.superseded if copy.name in names]
     records = sorted([*(inventory.tensors[name] for name in names), *copies], key=lambda t: (t.name, t.shard or ""))
-    idle = [glob for glob, pattern in patterns.items() if not any(map(pattern.match, names))]
+    unseen = matching(inventory.unseen)
+    idle = [glob for glob, pattern in patterns.items() if not any(map(pattern.match, names | unseen))]
     severity = Severity.WARNING if records else Severity.ERROR
     findings = [Finding(Code.NO_MATCH, f"{glob}: no tensor name matches", severity, expected=glob) for glob in idle]
-    if not records and not patterns:
-        findings.append(Finding(Code.NO_TENSORS, "the headers hold no tensor at all"))
+    if unseen:
+        findings += placement_of(inventory, unseen)
+    if not patterns:
+        findings += emptiness(inventory)
     return Report(
         command="show",
         source=inventory.info,

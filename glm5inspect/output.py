@@ -22,18 +22,26 @@ def write_file(path: str, text: str) -> None:
     """
     target = Path(path)
     try:
-        old = target.stat() if target.exists() else None
-        if old and not stat.S_ISREG(old.st_mode):
+        old = _mode_of(target)
+        if old is not None and not stat.S_ISREG(old):
             target.write_text(text, encoding="utf-8")
         else:
-            _replace(target.resolve(), text, stat.S_IMODE(old.st_mode) if old else None)
+            _replace(target.resolve(), text, None if old is None else stat.S_IMODE(old))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise OutputError(f"{path}: cannot be written: {reason}") from error
 
 
+def _mode_of(target: Path) -> int | None:
+    """Return what stands behind a name, or ``None`` for nothing; a link that leads in a circle is an error."""
+    try:
+        return target.stat().st_mode
+    except FileNotFoundError:
+        return None
+
+
 def _replace(target: Path, text: str, mode: int | None) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:50]}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Severity
-from glm5inspect.integrity import integrity
+from glm5inspect.integrity import emptiness, integrity
 from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME
 from glm5inspect.report import Report, in_order
 from glm5inspect.snapshot import CONFIG_KEYS, Snapshot, dump_snapshot, take_snapshot
@@ -57,7 +57,7 @@ def record(
         SnapshotError: A name cannot be written as a row.
     """
     inventory = source.inventory(progress=progress)
-    findings = in_order(integrity(inventory))
+    findings = in_order([*integrity(inventory), *emptiness(inventory)])
     info, old = inventory.info, source if isinstance(source, Snapshot) else None
     about = {
         "repo": repo or info.repo,

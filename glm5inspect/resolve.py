@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
@@ -38,10 +39,10 @@ def open_source(text: str, *, subfolder: str | None = None) -> Source:
     """
     if not text.strip():
         raise SourceError("SOURCE is empty; give a folder, a file, snapshot:NAME or owner/name")
-    path = Path(text).expanduser() if text.startswith("~") else Path(text)
     try:
+        path = Path(text).expanduser() if text.startswith("~") else Path(text)
         exists = not text.startswith("hf://") and path.exists()
-    except (OSError, ValueError) as error:  # a name too long, or with a NUL in it
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a NUL in it, or of nobody's home
         raise SourceError(f"{text[:80]}: not a path: {error}") from error
     if exists:
         return _open_path(path, text, subfolder)
@@ -49,7 +50,7 @@ def open_source(text: str, *, subfolder: str | None = None) -> Source:
         return _open_bundled(text.removeprefix(BUNDLED), text, subfolder)
     if path.is_symlink():
         raise SourceError(f"{text}: a link to nothing")
-    hub = None if text[0] in "./~" else _HUB.fullmatch(text)
+    hub = _HUB.fullmatch(text)  # never of what looks like a path: an owner begins with a letter or digit
     if hub or text.startswith("hf://"):
         raise SourceError(
             f"{text}: no such folder, and reading repositories of the Hub is not in this version;"
@@ -82,7 +83,7 @@ def _open_folder(path: Path, text: str, subfolder: str | None) -> Source:
     below = PurePosixPath(subfolder)
     if below.is_absolute() or ".." in below.parts:
         raise SourceError(f"--subfolder {subfolder}: not a path below {text}")
-    if not (path / below).is_dir():
+    if not os.path.isdir(path / below):  # noqa: PTH112 - no name is too long for it
         raise SourceError(f"{text}: has no folder {subfolder}")
     return Checkpoint(LocalSource(path / below, typed=text))
 
@@ -95,7 +96,7 @@ def _open_bundled(name: str, text: str, subfolder: str | None) -> Source:
         raise SourceError(f"{text}: no such bundled snapshot; {did_you_mean}")
     if subfolder:
         raise SourceError(f"{text}: a snapshot has no sub-folders")
-    return load_snapshot(snapshot_folder() / f"{name}.json", typed=text)
+    return load_snapshot(snapshot_folder() / f"{name}.json", typed=text, resolved=f"{name}, bundled")
 
 
 def _what_is(path: Path) -> str:
@@ -105,5 +106,7 @@ def _what_is(path: Path) -> str:
             start = file.read(SNIFF_BYTES)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    by_suffix = next((f"a {what} file" for suffix, what in OTHER_FORMATS if path.name.endswith(suffix)), None)
+    by_suffix = next(
+        (f"a file of another kind ({what})" for suffix, what in OTHER_FORMATS if path.name.endswith(suffix)), None
+    )
     return foreign_format(start) or by_suffix or "not a checkpoint"

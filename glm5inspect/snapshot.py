@@ -17,6 +17,7 @@ from glm5inspect.errors import SnapshotError
 from glm5inspect.header import DTYPE_BITS, TensorRecord, bounded_shape, needed_bits
 from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME, Inventory
 from glm5inspect.report import SourceInfo, ranges
+from glm5inspect.roles import is_digits
 from glm5inspect.strict_json import StrictJSONError, parse_object
 
 if TYPE_CHECKING:
@@ -121,8 +122,13 @@ def bundled_names() -> list[str]:
     return sorted(path.stem for path in snapshot_folder().glob("*.json"))
 
 
-def load_snapshot(path: Path, *, typed: str) -> Snapshot:
+def load_snapshot(path: Path, *, typed: str, resolved: str | None = None) -> Snapshot:
     """Read a snapshot file and check that it adds up.
+
+    Args:
+        path: The file.
+        typed: The SOURCE argument, for the report.
+        resolved: What to call the source for people; ``None`` for the path.
 
     Raises:
         SnapshotError: It cannot be read, has another format, or its rows overlap or do not add up to its totals.
@@ -135,7 +141,7 @@ def load_snapshot(path: Path, *, typed: str) -> Snapshot:
     if len(raw) > MAX_SNAPSHOT_BYTES:
         raise SnapshotError(f"{path}: over {MAX_SNAPSHOT_BYTES:,} bytes; this is not a snapshot")
     try:
-        return parse_snapshot(raw, SourceInfo("snapshot", typed, str(path)))
+        return parse_snapshot(raw, SourceInfo("snapshot", typed, resolved or str(path)))
     except SnapshotError as error:
         raise SnapshotError(f"{path}: {error}") from error
 
@@ -156,18 +162,21 @@ def parse_snapshot(raw: bytes, info: SourceInfo) -> Snapshot:
         raise SnapshotError(f"{error}; this is not a snapshot") from error
     fields = parsed.value
     if fields.get("format") != FORMAT:
-        raise SnapshotError(f"the format is {fields.get('format')!r}, this version reads {FORMAT} only")
+        raise SnapshotError(f"the format is {repr(fields.get('format'))[:80]}, this version reads {FORMAT} only")
     if parsed.duplicates:
         raise SnapshotError(f"the key {parsed.duplicates[0]} stands twice")
     texts = {key: _optional(fields, key, str) for key in ("repo", "revision", "recorded", "provenance")}
     configs = {key: value for key in CONFIG_KEYS.values() if (value := _optional(fields, key, dict)) is not None}
+    shards = _optional(fields, "shards", int)
+    if shards is not None and shards < 0:
+        raise SnapshotError(f"shards is {shards}, not a number of files")
     rows = _parse_rows(fields)
     is_commit = re.fullmatch("[0-9a-f]{40}", texts["revision"] or "")
     branch, commit = (None, texts["revision"]) if is_commit else (texts["revision"], None)
     return Snapshot(
         info=replace(info, repo=texts["repo"], revision=branch, commit=commit),
         **texts,
-        shards=_optional(fields, "shards", int),
+        shards=shards,
         configs=configs,
         rows=rows,
     )
@@ -199,8 +208,9 @@ def _parse_rows(fields: Mapping[str, Any]) -> tuple[Row, ...]:
         if tensors > MAX_SNAPSHOT_TENSORS or characters > MAX_SNAPSHOT_NAMES:
             raise SnapshotError(f"the rows stand for more than {MAX_SNAPSHOT_TENSORS:,} tensors")
     for key, total in (("tensors", tensors), ("bytes", nbytes)):
-        if fields.get(key) != total:
-            raise SnapshotError(f"the rows add up to {total:,} {key}, but the file says {fields.get(key)!r}")
+        stated = fields.get(key)
+        if type(stated) is not int or stated != total:
+            raise SnapshotError(f"the rows add up to {total:,} {key}, but the file says {repr(stated)[:80]}")
     if len({name for row in rows for name in row.names()}) != tensors:
         raise SnapshotError("rows overlap: a tensor is recorded twice")
     return tuple(rows)
@@ -210,21 +220,27 @@ def _parse_row(raw: Mapping[str, Any]) -> Row:
     pattern, dtype, shape = raw["pattern"], raw["dtype"], raw["shape"]
     if type(pattern) is not str or dtype not in DTYPE_BITS or type(shape) is not list:
         raise TypeError("pattern, dtype or shape")
+    if (needed_bits(dtype, bounded_shape(tuple(shape))) or 0) % 8:
+        raise ValueError("the tensor ends inside a byte")
     indices = {key: _parse_ranges(raw[key]) if key in raw else None for key in ("layers", "experts")}
     for key, letter in (("layers", "N"), ("experts", "E")):
         if (indices[key] is None) == bool(_split_at(pattern, key, letter)[1:]):
             raise ValueError(f"{pattern} and its {key} do not fit")
-    return Row(pattern, dtype, bounded_shape(tuple(shape)), indices["layers"], indices["experts"])
+    return Row(pattern, dtype, tuple(shape), indices["layers"], indices["experts"])
 
 
-def _parse_ranges(text: str) -> tuple[int, ...]:
+def _parse_ranges(text: object) -> tuple[int, ...]:
     """Read ``a-b`` ranges; only the form that `glm5inspect.report.ranges` writes is accepted."""
+    if type(text) is not str:
+        raise TypeError("ranges")
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         start, stop = int(first), int(last or first) + 1
         if stop - start + len(numbers) > MAX_SNAPSHOT_TENSORS:
             raise ValueError("too many indices")
+        if stop > _INDEX_LIMIT:
+            raise ValueError("an index of 2^64 or more")
         numbers.extend(range(start, stop))
     if ranges(numbers) != text:
         raise ValueError(f"{text!r} is not in canonical form")
@@ -301,12 +317,11 @@ def _fold_index(name: str, after: str, letter: str) -> tuple[str, int | None]:
     digits = segments[place] if place < len(segments) else ""
     if digits == letter:
         raise SnapshotError(f"{name}: has a literal {after}.{letter}, which a pattern could not tell from an index")
-    if not (
-        digits.isascii() and digits.isdigit() and len(digits) <= len(str(_INDEX_LIMIT)) and str(int(digits)) == digits
-    ):
+    value = int(digits) if is_digits(digits) and len(digits) <= len(str(_INDEX_LIMIT)) else _INDEX_LIMIT
+    if value >= _INDEX_LIMIT or str(value) != digits:
         return name, None
     segments[place] = letter
-    return ".".join(segments), int(digits)
+    return ".".join(segments), value
 
 
 def _none_first(number: int | None) -> int:
@@ -335,11 +350,17 @@ def dump_snapshot(snapshot: Snapshot) -> str:
         **snapshot.configs,
     }
     try:
-        lines = [f'"{key}": {json.dumps(values[key], indent=1, allow_nan=False)}' for key in _KEYS if key in values]
+        lines = [f'"{key}": {_strict(values[key])}' for key in _KEYS if key in values]
     except ValueError as error:
-        raise SnapshotError("a configuration file holds NaN or Infinity, which cannot be recorded") from error
+        raise SnapshotError(f"a configuration file cannot be recorded: {error}") from error
     rows = ",\n".join(f" {json.dumps(_row_fields(row))}" for row in snapshot.rows)
     return "{" + ",\n".join([*lines, f'"rows": [\n{rows}\n]']) + "}\n"
+
+
+def _strict(value: object) -> str:
+    """Write JSON that strict readers take: no NaN, no Infinity, no lone surrogate."""
+    json.dumps(value, ensure_ascii=False).encode()
+    return json.dumps(value, indent=1, allow_nan=False)
 
 
 def _row_fields(row: Row) -> dict[str, object]:

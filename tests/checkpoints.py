@@ -13,6 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glm5inspect.resolve import open_source
+from glm5inspect.sources.local import LocalSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -214,7 +215,7 @@ def write_shard(path: Path, tensors: Mapping[str, Kind]) -> Path:
     return write_header(path, {"__metadata__": {"format": "pt"}, **header_of(tensors)})
 
 
-def edit_header(path: Path, edit: Callable[[dict[str, Any]], None], data_bytes: int | None = None) -> None:
+def edit_header(path: Path, edit: Callable[[dict[str, Any]], object], data_bytes: int | None = None) -> None:
     """Change the header of a shard in place; the data keeps its size unless told otherwise."""
     raw = path.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
@@ -243,6 +244,15 @@ def split(tensors: Tensors, shards: int) -> list[Tensors]:
     return parts
 
 
+def parts_by_layer(tensors: Tensors) -> list[Tensors]:
+    """Cut tensors into one shard a layer, ascending, and a last one for what is in no layer."""
+    parts: dict[float, Tensors] = {}
+    for name, kind in tensors.items():
+        index = name.removeprefix(f"{TEXT}layers.").partition(".")[0]
+        parts.setdefault(int(index) if index.isdigit() else math.inf, {})[name] = kind
+    return [part for _, part in sorted(parts.items())]
+
+
 def write_index(folder: Path, weight_map: Mapping[str, Any], total_size: object) -> Path:
     """Write a shard index."""
     path = folder / "model.safetensors.index.json"
@@ -250,7 +260,7 @@ def write_index(folder: Path, weight_map: Mapping[str, Any], total_size: object)
     return path
 
 
-def edit_json(path: Path, edit: Callable[[dict[str, Any]], None]) -> None:
+def edit_json(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     """Change a JSON file (an index, a config) in place."""
     value = json.loads(path.read_text())
     edit(value)
@@ -300,3 +310,27 @@ def write_stand_in(folder: Path, name: str, *, shards: int) -> Path:
     """Write a full-size stand-in of a bundled snapshot."""
     config = open_source(f"snapshot:{name}").config()
     return write_checkpoint(folder, snapshot_tensors(name), shards=shards, config=config)
+
+
+class WatchedSource(LocalSource):
+    """A folder that notes what is read of it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Look at a folder, from now on."""
+        super().__init__(folder, typed=str(folder))
+        self.reads: list[tuple[str, int, int]] = []
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Read, and note the span."""
+        self.reads.append((name, start, stop))
+        return super().read(name, start, stop)
+
+    def opened(self) -> list[int]:
+        """Return the numbers of the shards opened, 0 for an odd name, and hold every read to two reads a header."""
+        shards = sorted({name for name, _, _ in self.reads if name.endswith(".safetensors")})
+        reads = [(name, stop) for name, _, stop in self.reads if name in shards]
+        assert len(reads) == 2 * len(shards)
+        for name, stop in reads:
+            with (self._folder / name).open("rb") as file:
+                assert stop <= 8 + struct.unpack("<Q", file.read(8))[0]
+        return sorted(int(name[6:11]) if name[6:11].isdigit() else 0 for name in shards)

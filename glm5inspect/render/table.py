@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _NO_EDGE = 1 << 20  # columns of a console that never wraps
+_USUAL_WIDTH = 80  # of a terminal that does not tell
+_MOST_DIGITS = 6  # of a number of columns
 _STRIP_LIMIT = 200  # layers drawn as a strip; more than a screen has columns is no glance any more
 
 
@@ -59,20 +61,32 @@ def render(report: Report, view: View) -> str:
 def _console(view: View) -> tuple[Console, StringIO]:
     """Make a console that writes to memory what would suit the stream."""
     out = StringIO()
-    target = Console(file=view.stream or StringIO())
-    fixed = target.is_terminal or "COLUMNS" in os.environ
+    width = _width(view.stream)
+    target = Console(file=view.stream or StringIO(), width=width)
     console = Console(
         file=out,
         force_terminal=target.is_terminal,
         color_system=target.color_system,  # type: ignore[arg-type] # the name of one, as Rich itself reports it
         no_color=target.no_color,
-        width=target.width if fixed else _NO_EDGE,
+        width=width,
+        height=25,  # Rich would else look at COLUMNS itself
         legacy_windows=False,
         markup=False,
         highlight=False,
         emoji=False,
     )
     return console, out
+
+
+def _width(stream: TextIO | None) -> int:
+    """Return the columns to fill: as many as COLUMNS says or the terminal has, else there is no edge."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and len(columns) < _MOST_DIGITS and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH if stream else _NO_EDGE
+    except OSError:  # not a terminal, or no file at all
+        return _NO_EDGE
 
 
 def _print(console: Console, *lines: Text | str) -> None:
@@ -83,7 +97,8 @@ def _print(console: Console, *lines: Text | str) -> None:
 def _source_lines(command: str, source: SourceInfo) -> Iterable[str]:
     yield printable(f"{command} of {source.kind} {source.resolved}")
     if source.repo:
-        yield printable(f"{source.repo} at {source.commit or source.revision or 'an unknown revision'}")
+        revision = source.commit or source.revision
+        yield printable(f"{source.repo} at {revision}" if revision else f"{source.repo}, revision not known")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -233,8 +248,10 @@ def _census_subject(census: Census) -> str:
 
 
 def _dsa_subject(answer: DsaAnswer) -> str:
+    number = len(answer.blocks)
     layers = ranges(block.layer for block in answer.blocks)
-    return f"{len(answer.blocks)} DSA blocks checked" + (f" (layers {layers})" if layers else "")
+    where = f" (layer{'s' if number > 1 else ''} {layers})" if layers else ""
+    return f"{number} DSA block{'s' if number != 1 else ''} checked{where}"
 
 
 def _mtp_subject(answer: MtpAnswer) -> str:
