@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
 from glm5inspect.errors import SourceError
-from glm5inspect.report import Fact, Finding, ranges
+from glm5inspect.report import Fact, Finding, counted, ranges
 from glm5inspect.roles import parse_name
 
 if TYPE_CHECKING:
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     from glm5inspect.header import TensorRecord
     from glm5inspect.inventory import Group, Inventory
 
-_WHAT = {
-    Code.CENSUS_MISSING: "not here",
-    Code.CENSUS_EXTRA: "not in the other inventory",
-    Code.CENSUS_DTYPE: "of another dtype",
-    Code.CENSUS_SHAPE: "of another shape",
-}
+_WHAT = {Code.CENSUS_MISSING: "not here", Code.CENSUS_EXTRA: "not in the other inventory"}
 
 
 @dataclass(slots=True)
@@ -98,10 +93,10 @@ def _kind(tensor: TensorRecord | None) -> str | None:
 def _finding(code: Code, pattern: str, difference: _Difference) -> Finding:
     layers, number = sorted(difference.layers), len(difference.names)
     where = f" in layer{'s' if len(layers) > 1 else ''} {ranges(layers)}" if layers else ""
-    what = f"{_WHAT[code]}, {number:,} tensor{'s' if number > 1 else ''}"
-    message = f"{min(difference.names) if number == 1 else pattern}{where}: {what}"
-    if code in (Code.CENSUS_DTYPE, Code.CENSUS_SHAPE):
-        message += f", {difference.actual} instead of {difference.expected}"
+    what = _WHAT.get(code) or f"{difference.actual} instead of {difference.expected}"
+    message = f"{pattern}: {what}, {counted(number, 'tensor')}{where}"
+    if number == 1:
+        message = f"{difference.names[0]}: {what}"
     return Finding(
         code,
         message,

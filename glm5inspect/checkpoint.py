@@ -181,8 +181,8 @@ class Checkpoint:
 
     def _lacks_something(self, index: Index) -> bool:
         """Tell whether a shard read so far lacks a tensor that the index puts there."""
-        held = {tensor.name for header in self._headers.values() for tensor in header.tensors}
-        return any(shard in self._headers and name not in held for name, shard in index.weight_map.items())
+        held = {shard: {tensor.name for tensor in header.tensors} for shard, header in self._headers.items()}
+        return any(shard in held and name not in held[shard] for name, shard in index.weight_map.items())
 
     def _read_whole(self, name: str, most: int, failure: type[ConfigError | IndexFileError]) -> bytes:
         entry = self._listing[name]

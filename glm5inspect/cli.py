@@ -3,24 +3,27 @@
 
 import errno
 import gc
-import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import IntEnum, StrEnum
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from glm5inspect import __version__
-from glm5inspect.catalogue import BY_SLUG, Code, Severity
-from glm5inspect.errors import Glm5InspectError
-from glm5inspect.render import Format, View, render
-from glm5inspect.report import Policy, Report, Waiver, printable
-from glm5inspect.streams import abandon, complain, read_names, tell, write_out
+from glm5inspect.options import (
+    Exit,
+    Run,
+    SourceArgument,
+    SubfolderOption,
+    VersionOption,
+    command,
+    find_code,
+    refuse_empty_file,
+    refuse_empty_source,
+)
+from glm5inspect.report import printable
+from glm5inspect.streams import abandon, complain, read_names, tell
 
 WHAT_IT_DOES = """\
 glm5inspect accounts for every tensor of a GLM-5.3-Flash checkpoint, from the headers alone.
@@ -30,27 +33,9 @@ glm5inspect accounts for every tensor of a GLM-5.3-Flash checkpoint, from the he
   glm5inspect find-mtp SOURCE      the multi-token-prediction layer: is it there, and whole
   glm5inspect show SOURCE [GLOB]   dtype, shape and place of tensors
   glm5inspect classify NAME        what a tensor name is for
+  glm5inspect explain CODE         what a finding means, and what to do
 
 SOURCE is a folder of shards, one .safetensors file, or snapshot:reference. More: glm5inspect --help"""
-
-
-class Exit(IntEnum):
-    """What the exit code says."""
-
-    OK = 0
-    FINDINGS = 1
-    USAGE = 2
-    UNANSWERED = 3
-    BUG = 70
-    INTERRUPTED = 130
-
-
-class FailOn(StrEnum):
-    """The least severity that makes the answer *no*."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NEVER = "never"
 
 
 class _Group(TyperGroup):
@@ -73,17 +58,6 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:  # noqa: FBT001 - the form Typer asks for
-    if asked:
-        typer.echo(f"glm5inspect {__version__}")
-        raise typer.Exit
-
-
-VersionOption = Annotated[
-    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-]
-
-
 @app.callback(invoke_without_command=True)
 def _root(context: typer.Context, version: VersionOption = False) -> None:  # noqa: ARG001, FBT002 - Typer's form
     """Account for every tensor of a GLM-5.3-Flash checkpoint before anyone loads a byte.
@@ -96,126 +70,7 @@ def _root(context: typer.Context, version: VersionOption = False) -> None:  # no
         raise typer.Exit(Exit.USAGE)
 
 
-def _not_empty(value: str | None) -> str | None:
-    """Refuse an empty SOURCE: an unset variable in a script must not pass as something else."""
-    if value is not None and not value.strip():
-        raise typer.BadParameter("is empty; give a folder, a file, snapshot:NAME or owner/name")
-    return value
-
-
-def _source_help(what: str) -> str:
-    return f"{what}: a folder, a .safetensors or index file, a snapshot file, or snapshot:NAME."
-
-
-SourceArgument = Annotated[
-    str, typer.Argument(metavar="SOURCE", callback=_not_empty, help=_source_help("What to look at"))
-]
-SubfolderOption = Annotated[
-    str | None, typer.Option("--subfolder", metavar="PATH", help="Where the model is below SOURCE.")
-]
-
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the report.")]
-OutputOption = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report to FILE, whole or not at all.")
-]
-FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="The least severity that makes the exit code 1.")]
-ExitZeroOption = Annotated[bool, typer.Option("--exit-zero", help="The same as --fail-on never.")]
-SelectOption = Annotated[
-    list[str] | None, typer.Option("--select", metavar="CODE", help="Report only findings of CODE; repeatable.")
-]
-IgnoreOption = Annotated[
-    list[str] | None,
-    typer.Option("--ignore", metavar="CODE[:GLOB]", help="Waive findings of CODE, on tensors like GLOB; repeatable."),
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only findings and the verdict.")]
-
-
-def _common(
-    fmt: FormatOption = Format.TABLE,
-    output: OutputOption = None,
-    fail_on: FailOnOption = FailOn.ERROR,
-    exit_zero: ExitZeroOption = False,  # noqa: FBT002
-    select: SelectOption = None,
-    ignore: IgnoreOption = None,
-    quiet: QuietOption = False,  # noqa: FBT002
-    version: VersionOption = False,  # noqa: ARG001, FBT002 - answered by its callback
-) -> "Run":
-    """Turn the common options into what a command needs of them."""
-    fail = None if exit_zero or fail_on is FailOn.NEVER else Severity[fail_on.name]
-    waivers = []
-    for text in ignore or ():
-        slug, _, glob = text.partition(":")
-        waivers.append(Waiver(_code(slug, "--ignore"), glob or None))
-    chosen = frozenset(_code(slug, "--select") for slug in select or ())
-    return Run(fmt, output, Policy(chosen, tuple(waivers), fail), quiet)
-
-
-def _code(slug: str, option: str) -> Code:
-    if slug in BY_SLUG:
-        return BY_SLUG[slug]
-    from difflib import get_close_matches
-
-    close = get_close_matches(slug, BY_SLUG, n=1)
-    hint = f"did you mean {close[0]}?" if close else "glm5inspect explain lists them"
-    raise typer.BadParameter(f"{printable(slug)!r} is not a finding code; {hint}", param_hint=option)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a command: where its report goes, and what makes it fail."""
-
-    fmt: Format
-    output: str | None
-    policy: Policy
-    quiet: bool
-
-    def finish(self, report: Report, *, snapshot: tuple[str, str] | None = None) -> NoReturn:
-        """Judge the report, write it, and exit.
-
-        Args:
-            report: What the command answered.
-            snapshot: A further file and its text, written only when the verdict is good.
-        """
-        from glm5inspect.output import write_file
-
-        judged = report.judged(self.policy)
-        if snapshot and judged.ok:
-            write_file(*snapshot)
-        code = Exit.OK if judged.ok else Exit.FINDINGS if judged.complete else Exit.UNANSWERED
-        if self.output is not None:
-            write_file(self.output, render(judged, self.fmt, View(None, self.quiet)))
-        else:
-            write_out(sys.stdout, render(judged, self.fmt, View(sys.stdout, self.quiet)))
-        raise typer.Exit(code)
-
-
-def _command(name: str, *, without: tuple[str, ...] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command whose first parameter is a `Run`, and give it the common options, but for some."""
-
-    def register(function: Callable[..., None]) -> Callable[..., None]:
-        common = inspect.signature(_common).parameters
-        shared = [parameter for key, parameter in common.items() if key not in without]
-        _, *own = inspect.signature(function).parameters.values()
-
-        def call(**values: Any) -> None:  # noqa: ANN401 - what Typer parsed, by name
-            run = _common(**{parameter.name: values.pop(parameter.name) for parameter in shared})
-            try:
-                function(run, **values)
-            except Glm5InspectError as error:
-                complain(sys.stderr, str(error))
-                raise typer.Exit(Exit.UNANSWERED) from error
-
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared)]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what Typer reads
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        call.__doc__ = function.__doc__
-        app.command(name)(call)
-        return function
-
-    return register
-
-
-@_command("census")
+@command(app, "census")
 def census(
     run: Run,
     source: SourceArgument,
@@ -225,7 +80,7 @@ def census(
     against: Annotated[
         str | None,
         typer.Option(
-            "--against", metavar="SOURCE", callback=_not_empty, help="Compare with this source, name by name."
+            "--against", metavar="SOURCE", callback=refuse_empty_source, help="Compare with this source, name by name."
         ),
     ] = None,
 ) -> None:
@@ -246,7 +101,7 @@ def census(
     run.finish(report)
 
 
-@_command("classify")
+@command(app, "classify")
 def classify(
     run: Run,
     names: Annotated[
@@ -254,7 +109,9 @@ def classify(
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="SOURCE", callback=_not_empty, help="Classify every name of this source."),
+        typer.Option(
+            "--from", metavar="SOURCE", callback=refuse_empty_source, help="Classify every name of this source."
+        ),
     ] = None,
 ) -> None:
     """Say what tensor names are for.
@@ -275,7 +132,7 @@ def classify(
     run.finish(classify_names(read_names(sys.stdin) if names == ["-"] else names or ()))
 
 
-@_command("verify-dsa")
+@command(app, "verify-dsa")
 def verify_dsa(
     run: Run,
     source: SourceArgument,
@@ -297,7 +154,7 @@ def verify_dsa(
     run.finish(report)
 
 
-@_command("find-mtp")
+@command(app, "find-mtp")
 def find_mtp(run: Run, source: SourceArgument, subfolder: SubfolderOption = None) -> None:
     """Locate the multi-token-prediction layer by its names, and check that it is whole and in its place.
 
@@ -312,7 +169,7 @@ def find_mtp(run: Run, source: SourceArgument, subfolder: SubfolderOption = None
     run.finish(report)
 
 
-@_command("show")
+@command(app, "show")
 def show(
     run: Run,
     source: SourceArgument,
@@ -334,11 +191,14 @@ def show(
     run.finish(report)
 
 
-@_command("record", without=("output",))
+@command(app, "record", without=("output",))
 def record(
     run: Run,
     source: SourceArgument,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The snapshot file to write.")],
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="FILE", callback=refuse_empty_file, help="The snapshot file to write."),
+    ],
     subfolder: SubfolderOption = None,
     provenance: Annotated[str | None, typer.Option(help="One sentence: how the inventory was obtained.")] = None,
     repo: Annotated[str | None, typer.Option(metavar="OWNER/NAME", help="The repository recorded.")] = None,
@@ -365,10 +225,10 @@ def record(
             provenance=provenance,
             progress=progress,
         )
-    run.finish(report, snapshot=None if text is None else (output, text))
+    run.finish(report, snapshot=(output, text))
 
 
-@_command("explain", without=("fail_on", "exit_zero", "select", "ignore", "quiet"))
+@command(app, "explain", without=("fail_on", "exit_zero", "select", "ignore", "quiet"))
 def explain(
     run: Run,
     code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding code; none lists all.")] = None,
@@ -379,7 +239,7 @@ def explain(
     """
     from glm5inspect.explain import explain as explain_codes
 
-    run.finish(explain_codes(() if code is None else (_code(code, "CODE"),)))
+    run.finish(explain_codes(() if code is None else (find_code(code, "CODE"),)))
 
 
 def _could_not_print(error: OSError) -> int:

@@ -10,7 +10,7 @@ from glm5inspect.catalogue import Code, Severity
 from glm5inspect.header import DTYPE_BITS, needed_bits
 from glm5inspect.index import ABSENT
 from glm5inspect.inventory import group_tensors, missing_numbers
-from glm5inspect.report import Fact, Finding, ranges, some
+from glm5inspect.report import Fact, Finding, counted, ranges, some
 from glm5inspect.roles import layer_index
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def check_sizes(group: Group) -> Iterator[Finding]:
     else:
         need = bits // 8
         for tensor in [t for t in group.tensors if t[4] - t[3] != need]:  # by position: this is asked of every tensor
-            yield _shape_bytes(tensor, bits, f"stored are {tensor.nbytes:,} bytes")
+            yield _shape_bytes(tensor, bits, f"stored are {counted(tensor.nbytes, 'byte')}")
 
 
 def _unknown_dtype(tensor: TensorRecord) -> Finding:
@@ -120,7 +120,7 @@ def _width_fault(dtype: str, shape: tuple[int, ...]) -> str | None:
 
 def _shape_bytes(tensor: TensorRecord, bits: int, fault: str) -> Finding:
     need = -(-bits // 8)
-    message = f"{tensor.name}: {tensor.dtype} {list(tensor.shape)} needs {need:,} bytes: {fault}"
+    message = f"{tensor.name}: {tensor.dtype} {list(tensor.shape)} needs {counted(need, 'byte')}: {fault}"
     return _about(Code.SHAPE_BYTES, message, tensor.name, tensor.shard, expected=need, actual=tensor.nbytes)
 
 
@@ -130,21 +130,21 @@ def _check_coverage(header: Header) -> Iterator[Finding]:
     for tensor in sorted(header.tensors, key=_SPAN):
         start = tensor.start
         if start != reached:
-            code, what = Code.OFFSET_GAP, f"{start - reached:,} bytes before it belong to no tensor"
+            code, what = Code.OFFSET_GAP, f"{counted(start - reached, 'byte')} in front of it belong to no tensor"
             if start < reached:
-                code, what = Code.OFFSET_OVERLAP, f"begins {reached - start:,} bytes before the previous tensor ends"
+                code, what = Code.OFFSET_OVERLAP, f"begins {counted(reached - start, 'byte')} before its neighbour ends"
             message = f"{tensor.name}: {what}"
             yield _about(code, message, tensor.name, shard, expected=reached, actual=start)
         reached = max(reached, tensor.stop)
     stored = header.file_bytes - header.data_start
     if stored > reached:
-        message = f"{shard}: {stored - reached:,} bytes after the last tensor"
+        message = f"{shard}: {counted(stored - reached, 'byte')} after the last tensor"
         yield Finding(
             Code.FILE_TRAILING, message, shard=shard, expected=header.data_start + reached, actual=header.file_bytes
         )
     elif stored < reached:
         beyond = [tensor.name for tensor in header.tensors if tensor.stop > stored]
-        message = f"{shard}: {reached - stored:,} bytes short; beyond the end: {some(beyond)}"
+        message = f"{shard}: {counted(reached - stored, 'byte')} short; beyond the end: {some(beyond)}"
         yield Finding(
             Code.FILE_TRUNCATED,
             message,
@@ -161,7 +161,7 @@ def check_placement(inventory: Inventory) -> Iterator[Finding]:
     yield from _check_companions(inventory)
     if inventory.index:
         yield from _check_index(inventory, inventory.index)
-    elif inventory.headers or inventory.refused:
+    else:
         for name, numbers in missing_numbers(inventory.headers.keys() | inventory.refused.keys()).items():
             total = int(name.rpartition("-of-")[2].partition(".")[0])
             message = f"{name}: {total - len(numbers)} of {total} shards are here; missing are {ranges(numbers)}"
@@ -241,12 +241,12 @@ def _check_index(inventory: Inventory, index: Index) -> Iterator[Finding]:
     for shard in index.weight_map.values():
         counts[shard] = counts.get(shard, 0) + 1
     for shard, fault in inventory.missing.items():
-        message = f"{shard}: {fault}; the index puts {counts[shard]:,} tensors there"
+        message = f"{shard}: {fault}; the index puts {counted(counts[shard], 'tensor')} there"
         yield Finding(Code.INDEX_MISSING_SHARD, message, shard=shard, actual=fault, count=counts[shard])
     for shard in inventory.unlisted:
         if shard in inventory.headers:
             held = len(inventory.headers[shard].tensors)
-            message = f"{shard}: {held:,} tensors, but the index does not name the file"
+            message = f"{shard}: {counted(held, 'tensor')}, but the index does not name the file"
             yield Finding(Code.INDEX_UNLISTED_SHARD, message, shard=shard, count=held)
     yield from _check_index_entries(inventory, index)
 
@@ -276,8 +276,8 @@ def _check_index_entries(inventory: Inventory, index: Index) -> Iterator[Finding
 def _check_total_size(inventory: Inventory, index: Index) -> Iterator[Finding]:
     """Compare the claim with the tensors that the index names, when all of them could be seen."""
     tensors, claim = inventory.tensors, index.total_size
-    counted = sum(group.nbytes for group in inventory.groups)
-    if (type(claim) is int and claim == counted) or not index.weight_map.keys() <= tensors.keys():
+    stored = sum(group.nbytes for group in inventory.groups)
+    if (type(claim) is int and claim == stored) or not index.weight_map.keys() <= tensors.keys():
         return
     named = sum(tensors[name].nbytes for name in index.weight_map)
     if type(claim) is int and claim == named:
@@ -289,9 +289,12 @@ def _check_total_size(inventory: Inventory, index: Index) -> Iterator[Finding]:
     elif type(claim) is not int or claim <= 0:
         what, actual = f"is {repr(claim)[:60]}, not a size", repr(claim)[:60]
     else:
-        what, actual = f"is {claim:,}, {abs(named - claim):,} bytes too {'much' if claim > named else 'little'}", claim
+        what, actual = (
+            f"is {claim:,}, {counted(abs(named - claim), 'byte')} too {'much' if claim > named else 'little'}",
+            claim,
+        )
         hint = _explain_difference(inventory, named - claim)
-    message = f"{index.name}: metadata.total_size {what}; the tensors have {named:,} bytes"
+    message = f"{index.name}: metadata.total_size {what}; the tensors have {counted(named, 'byte')}"
     yield Finding(Code.INDEX_TOTAL_SIZE, message, hint=hint, expected=named, actual=actual)
 
 

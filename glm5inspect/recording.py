@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from glm5inspect.catalogue import Severity
+from glm5inspect.catalogue import Code
 from glm5inspect.integrity import emptiness, integrity
 from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME
 from glm5inspect.report import Report, in_order
@@ -14,6 +14,11 @@ from glm5inspect.snapshot import CONFIG_KEYS, Snapshot, dump_snapshot, take_snap
 
 if TYPE_CHECKING:
     from glm5inspect.inventory import Progress, Source
+
+_UNRECORDABLE = frozenset(
+    {Code.NO_TENSORS, Code.INDEX_MISSING_SHARD, Code.SHARD_NUMBERING, Code.UNKNOWN_DTYPE, Code.SHAPE_BYTES}
+)
+"""Findings after which nobody can say what the whole inventory would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,8 @@ def record(
         progress: Called after each header.
 
     Returns:
-        The report, and the text of the snapshot file: ``None`` when the source is incomplete or damaged.
+        The report, and the text of the snapshot file: ``None``, and the report incomplete, when shards are missing or
+        could not be read, or a tensor's size is not known.
 
     Raises:
         SnapshotError: A name cannot be written as a row.
@@ -66,7 +72,7 @@ def record(
         "provenance": provenance or (old.provenance if old else "read from headers"),
     }
     text, rows = None, None
-    if inventory.complete and not any(finding.severity is Severity.ERROR for finding in findings):
+    if inventory.complete and not any(finding.code in _UNRECORDABLE for finding in findings):
         configs = {CONFIG_KEYS[name]: source.config(name) for name in (CONFIG_NAME, QUANT_CONFIG_NAME)}
         present = {key: config for key, config in configs.items() if config is not None}
         snapshot = take_snapshot(inventory, present, **about)
@@ -74,5 +80,5 @@ def record(
     answer = Recorded(
         **about, tensors=len(inventory.tensors), bytes=sum(group.nbytes for group in inventory.groups), rows=rows
     )
-    report = Report(command="record", source=info, answer=answer, findings=findings, complete=inventory.complete)
+    report = Report(command="record", source=info, answer=answer, findings=findings, complete=text is not None)
     return report, text

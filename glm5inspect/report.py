@@ -172,6 +172,11 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun, which takes an *s* unless the number is 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def some(names: Sequence[str], most: int = 3) -> str:
     """Name the first few of a list, and say how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

@@ -42,7 +42,9 @@ def open_source(text: str, *, subfolder: str | None = None) -> Source:
     try:
         path = Path(text).expanduser() if text.startswith("~") else Path(text)
         exists = not text.startswith("hf://") and path.exists()
-    except (OSError, ValueError, RuntimeError) as error:  # a name too long, with a NUL in it, or of nobody's home
+    except OSError as error:  # a name too long, or below a folder that is closed to us
+        raise SourceError(f"{text[:80]}: {error.strerror}") from error
+    except (ValueError, RuntimeError) as error:  # a NUL in it, or of nobody's home
         raise SourceError(f"{text[:80]}: not a path: {error}") from error
     if exists:
         return _open_path(path, text, subfolder)
@@ -72,9 +74,10 @@ def _open_path(path: Path, text: str, subfolder: str | None) -> Source:
         return Checkpoint(LocalSource(path.parent, typed=text, sole_shard=path.name))
     if not path.is_file():
         raise SourceError(f"{text}: neither a folder nor a regular file")
-    if path.suffix == ".json":
+    what = _what_is(path)
+    if path.suffix == ".json" and what is None:
         return load_snapshot(path, typed=text)
-    raise SourceError(f"{text}: {_what_is(path)}; give a folder of .safetensors files, or a snapshot file")
+    raise SourceError(f"{text}: {what or 'not a checkpoint'}; give a folder of .safetensors files, or a snapshot file")
 
 
 def _open_folder(path: Path, text: str, subfolder: str | None) -> Source:
@@ -99,8 +102,8 @@ def _open_bundled(name: str, text: str, subfolder: str | None) -> Source:
     return load_snapshot(snapshot_folder() / f"{name}.json", typed=text, resolved=f"{name}, bundled")
 
 
-def _what_is(path: Path) -> str:
-    """Name a file that is no source: by its first bytes, else by its suffix."""
+def _what_is(path: Path) -> str | None:
+    """Name a file of another kind: by its first bytes, else by its suffix; ``None`` when neither tells."""
     try:
         with path.open("rb") as file:
             start = file.read(SNIFF_BYTES)
@@ -109,4 +112,4 @@ def _what_is(path: Path) -> str:
     by_suffix = next(
         (f"a file of another kind ({what})" for suffix, what in OTHER_FORMATS if path.name.endswith(suffix)), None
     )
-    return foreign_format(start) or by_suffix or "not a checkpoint"
+    return foreign_format(start) or by_suffix

@@ -24,10 +24,9 @@ from checkpoints import (
     write_shard,
 )
 
-from glm5inspect.checkpoint import MAX_CONFIG_BYTES, Checkpoint
+from glm5inspect.checkpoint import Checkpoint
 from glm5inspect.errors import ConfigError, IndexFileError, SourceError
 from glm5inspect.header import SNIFF_BYTES
-from glm5inspect.index import MAX_INDEX_BYTES
 from glm5inspect.integrity import integrity
 from glm5inspect.resolve import open_source
 from glm5inspect.sources.local import LocalSource
@@ -194,7 +193,7 @@ def test_single_file(checkpoint: Path) -> None:
     assert (list(found.headers), found.shards, found.index) == ([path.name], 1, None)
     assert (found.info.kind, found.info.resolved, found.config) == ("file", str(path), TINY_CONFIG)
     (finding,) = integrity(found)
-    assert finding.code.value == "shard-numbering"
+    assert (finding.code.value, finding.expected, finding.actual, finding.count) == ("shard-numbering", 3, 1, 2)
     assert finding.hint == "This is one shard of a checkpoint; give the folder that holds them all."
 
 
@@ -353,7 +352,7 @@ def test_unreadable_side_file(locked: Path, name: str) -> None:
 @pytest.mark.parametrize(("name", "error"), [(INDEX, IndexFileError), ("config.json", ConfigError)])
 def test_side_file_that_is_no_file(checkpoint: Path, name: str, error: type[Exception]) -> None:
     """So is one that is a link to nothing or a pipe, or longer than any real one."""
-    most = {INDEX: MAX_INDEX_BYTES, "config.json": MAX_CONFIG_BYTES}[name]
+    most = {INDEX: 256 << 20, "config.json": 64 << 20}[name]
     path = checkpoint / name
     for make, reason in ((SPECIAL["link to nothing"][0], "a link to nothing"), (fifo, "a pipe")):
         path.unlink()
@@ -364,6 +363,14 @@ def test_side_file_that_is_no_file(checkpoint: Path, name: str, error: type[Exce
     with path.open("wb") as file:
         file.truncate(most + 1)
     with pytest.raises(error, match="over the limit"):
+        inventory(checkpoint)
+
+
+def test_longest_config(checkpoint: Path) -> None:
+    """A config of exactly 64 MiB is still read, and judged by what it says."""
+    with (checkpoint / "config.json").open("wb") as file:
+        file.truncate(64 << 20)
+    with pytest.raises(ConfigError, match=r"^config\.json: not "):
         inventory(checkpoint)
 
 

@@ -14,8 +14,9 @@ from typer.testing import CliRunner, Result
 
 from glm5inspect import __version__
 from glm5inspect.catalogue import Code
-from glm5inspect.cli import Exit, app
+from glm5inspect.cli import app
 from glm5inspect.errors import OutputError
+from glm5inspect.options import Exit
 from glm5inspect.output import write_file
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def ask(command: str, source: Path, *options: str) -> Result:
 
 def verdict(result: Result) -> str:
     """Return the first word of the last line."""
-    assert result.stderr == ""
+    assert all(line.endswith(": not written, because of the findings") for line in result.stderr.splitlines())
     return result.stdout.splitlines()[-1].partition(":")[0]
 
 
@@ -134,6 +135,7 @@ USAGE = {
     "two sources": (["census", "a", "b"], "unexpected extra argument"),
     "empty against": (["census", "snapshot:reference", "--against", " "], "is empty"),
     "no output": (["record", "snapshot:reference"], "Missing option '--output'"),
+    "output without a name": (["census", ".", "--output", ""], "is empty; give the name of a file"),
     "no name": (["classify"], "give tensor names, - for standard input, or --from SOURCE"),
     "name and source": (["classify", KNOWN, "--from", "snapshot:reference"], "give tensor names, -"),
     "no such option": (["census", ".", "--nope"], "No such option: --nope"),
@@ -175,7 +177,7 @@ UNANSWERED = {
     "path": ("./owner/name", "./owner/name: no such file or folder"),
     "snapshot": ("snapshot:referense", "did you mean snapshot:reference?"),
     "nul": ("a\0b", "a\\x00b: no such file"),
-    "long": ("x" * 5000, "not a path"),
+    "long": ("x" * 5000, "File name too long"),
 }
 
 
@@ -304,6 +306,16 @@ def test_record_writes_nothing_when_the_verdict_is_bad(
         file.write_text(old)
     assert run("record", request.getfixturevalue(fixture), "--output", file).exit_code in (1, 3)
     assert (file.read_text() if file.exists() else None) == old
+
+
+def test_record_heeds_the_threshold(checkpoint: Path, tmp_path: Path) -> None:
+    """A warning is written with, unless the caller says that it makes the verdict bad."""
+    edit_json(checkpoint / "model.safetensors.index.json", lambda index: index.pop("metadata"))
+    file = tmp_path / "snapshot.json"
+    assert run("record", checkpoint, "--output", file, "--fail-on", "warning").exit_code == 1
+    assert not file.exists()
+    assert run("record", checkpoint, "--output", file).exit_code == 0
+    assert file.exists()
 
 
 NAMES = {

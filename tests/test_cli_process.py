@@ -91,7 +91,6 @@ BROKEN = {
     "no such folder": ("GLM classify lm_head.weight --output /nowhere/x", 3, "/nowhere/x: cannot be written: No such"),
     "output is a folder": ("GLM classify lm_head.weight --output /", 3, "/: cannot be written: Is a directory"),
     "snapshot to nowhere": ("GLM record snapshot:reference -o /nowhere/x", 3, "/nowhere/x: cannot be written: No such"),
-    "output with a NUL": ("GLM classify x --output ''", 3, "cannot be written"),
 }
 
 
@@ -212,7 +211,7 @@ def test_a_malformed_shard_is_reported_and_leaves_the_answer_open(checkpoint: Pa
     write_raw(checkpoint / shard_name(1, 3), b"[]")
     done = run("census", checkpoint, "--exit-zero")
     assert (done.returncode, done.stderr) == (3, b"")
-    assert f"error header-json  {shard_name(1, 3)}: " in done.stdout.decode()
+    assert f"error header-json: {shard_name(1, 3)}: " in done.stdout.decode()
 
 
 AS_NOBODY = """
@@ -261,7 +260,7 @@ def test_a_shard_without_permission(checkpoint: Path) -> None:
         (folder / shard_name(2, 3)).chmod(0)
         done = as_nobody("census", folder)
     assert (done.returncode, done.stderr) == (3, b"")
-    assert f"error header-unreadable  {shard_name(2, 3)}: Permission denied\n" in done.stdout.decode()
+    assert f"error header-unreadable: {shard_name(2, 3)}: Permission denied\n" in done.stdout.decode()
 
 
 def test_an_output_without_permission() -> None:
@@ -296,7 +295,8 @@ def test_colours(extra: dict[str, str], colour: bool, styled: bool, healthy: Pat
 
 WIDTHS: dict[str, tuple[dict[str, str], int | None]] = {
     "none": ({}, None),
-    "60": ({"COLUMNS": "60"}, 60),
+    "80": ({"COLUMNS": "80"}, 80),
+    "fewer than a table needs": ({"COLUMNS": "30"}, 72),
     "100": ({"COLUMNS": "100"}, 100),
     "colours": ({"FORCE_COLOR": "1"}, None),
     "empty": ({"COLUMNS": ""}, None),
@@ -320,9 +320,10 @@ def test_an_ascii_terminal_gets_escapes(healthy: Path) -> None:
     """What standard output cannot encode is escaped, and nothing is lost."""
     done = run("classify", "t\u00eate.weight", PYTHONIOENCODING="ascii")
     assert done.stderr == b""
-    assert done.stdout.startswith(b"t\\xeate.weight")
+    assert b"\nt\\xeate.weight  unknown" in done.stdout
     done = run("census", healthy, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, b"")
+    assert b"\\u" not in done.stdout
     assert done.stdout.isascii()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Twenty ways in which checkpoints go wrong in the wild, each told on the command line by its own finding or refusal."""
+"""Twenty ways in which checkpoints go wrong in the wild, each told by a finding or refusal of its own."""
 
 from __future__ import annotations
 

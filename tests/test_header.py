@@ -196,6 +196,8 @@ WRONG: dict[str, tuple[dict[str, Any], int, list[tuple[str, str]]]] = {
     "F4 with an odd last dimension": ({"a": entry("F4", [2, 3], [0, 3])}, 3, [("shape-bytes", "ERROR")]),
     "F4 scalar": ({"a": entry("F4", [], [0, 1])}, 1, [("shape-bytes", "ERROR")]),
     "F6 that ends inside a byte": ({"a": entry("F6_E3M2", [3], [0, 3])}, 3, [("shape-bytes", "ERROR")]),
+    "F6 of the bytes before that": ({"a": entry("F6_E3M2", [3], [0, 2])}, 2, [("shape-bytes", "ERROR")]),
+    "F4 scalar of no bytes": ({"a": entry("F4", [], [0, 0])}, 0, [("shape-bytes", "ERROR")]),
     "gap at the start": ({"a": entry(offsets=[4, 8])}, 8, [("offset-gap", "ERROR")]),
     "gap between": ({"a": entry(), "b": entry(offsets=[8, 12])}, 12, [("offset-gap", "ERROR")]),
     "overlap": ({"a": entry(), "b": entry(offsets=[2, 6])}, 6, [("offset-overlap", "ERROR")]),
@@ -230,6 +232,7 @@ RIGHT: dict[str, tuple[dict[str, Any], int]] = {
         4,
     ),
     "the longest dimension beside a 0": ({"a": entry(shape=[2**64 - 1, 0], offsets=[0, 0])}, 0),
+    "empty tensor after the one that begins where it does": ({"a": entry(), "b": entry("U8", [0], [0, 0])}, 4),
     "F4 with an even last dimension": ({"a": entry("F4", [3, 2], [0, 3])}, 3),
     "F4 and its scales": ({"a": entry("F4", [4, 8], [0, 16]), "b": entry("F8_E8M0", [4, 2], [16, 24])}, 24),
     "F6 of whole bytes": ({"a": entry("F6_E2M3", [4], [0, 3])}, 3),
@@ -293,15 +296,28 @@ def test_elements_and_bits() -> None:
     assert (needed_bits("F6_E2M3", (2, 2)), needed_bits("F7", (2, 2))) == (24, None)
 
 
-def test_words_of_findings() -> None:
-    """Messages say how much is missing and what lies beyond the end; a dtype in another case is told its spelling."""
-    short = read(shard(json.dumps({"a": entry(), "b": entry(offsets=[4, 8]), "c": entry(offsets=[8, 12])}), 7))
-    (truncated,) = findings(short)
+def test_facts_of_findings() -> None:
+    """Findings about offsets say how many bytes, where they should be and where they are, and what is cut off."""
+    whole = len(shard(json.dumps({"a": entry()}), 4))
+    (gap,) = findings(read(shard(json.dumps({"a": entry(), "b": entry(offsets=[7, 11])}), 11)))
+    (overlap,) = findings(read(shard(json.dumps({"a": entry(), "b": entry(offsets=[2, 6])}), 6)))
+    (trailing,) = findings(read(shard(json.dumps({"a": entry()}), 6)))
+    three = {"a": entry(), "b": entry(offsets=[4, 8]), "c": entry(offsets=[8, 12])}
+    (truncated,) = findings(read(shard(json.dumps(three), 8)))
+    full = len(shard(json.dumps(three), 12))
+
+    assert ("3 bytes" in gap.message, gap.tensor, gap.expected, gap.actual) == (True, "b", 4, 7)
+    assert ("2 bytes" in overlap.message, overlap.tensor, overlap.expected, overlap.actual) == (True, "b", 4, 2)
+    assert ("2 bytes" in trailing.message, trailing.expected, trailing.actual) == (True, whole, whole + 2)
+    assert truncated.message == "s: 4 bytes short; beyond the end: c"
+    assert (truncated.count, truncated.expected, truncated.actual) == (1, full, full - 4)
+
+
+def test_spelling_of_a_dtype() -> None:
+    """A dtype in another case is told how the format spells it; one never heard of is not."""
     (lower,) = findings(read(one(entry("f32"))))
     (unheard,) = findings(read(one(entry("Q9"))))
 
-    assert truncated.message == "s: 5 bytes short; beyond the end: b, c"
-    assert (2, short.file_bytes + 5, short.file_bytes) == (truncated.count, truncated.expected, truncated.actual)
     assert (lower.hint, unheard.hint) == ("The format spells it F32.", None)
 
 

@@ -307,6 +307,14 @@ def test_placement_of_some(folder: Path) -> None:
     assert [f.code.value for f in placement_of(inventory, {"new"})] == ["index-unlisted-shard"]
 
 
+def test_unseen(folder: Path) -> None:
+    """A tensor that the index puts in a missing shard is not missed when another one holds it."""
+    maps(HEAD="gone.safetensors", new="gone.safetensors", absent=FIRST)(folder)
+
+    assert open_source(str(folder)).inventory().unseen == {"new"}
+    assert sorted(f.code.value for f in findings(folder)) == ["index-missing-shard", "index-missing-tensor"]
+
+
 def size(claim: object) -> Edit:
     """Return an edit of the total size."""
     return lambda folder: write_index(folder, HOMES, claim)
@@ -320,7 +328,7 @@ def metadata(value: object) -> Edit:
 LAYER_0 = "The difference is exactly the bytes of layer 0, as if it had been left out."
 FILES = "The difference is exactly the shards' headers: these are file sizes, not tensor bytes."
 SIZES: dict[str, tuple[Edit, str, str | None]] = {
-    "one more": (size(TOTAL + 1), "is 125, 1 bytes too much", None),
+    "two more": (size(TOTAL + 2), "is 126, 2 bytes too much", None),
     "a layer left out": (size(TOTAL - 24), "is 100, 24 bytes too little", LAYER_0),
     "a layer too much": (size(TOTAL + 24), "is 148, 24 bytes too much", None),
     "beyond 2^53": (size(2**53 + 1), "is 9,007,199,254,740,993, 9,007,199,254,740,869 bytes too much", None),

@@ -31,6 +31,7 @@ from glm5inspect.explain import Explained, explain
 from glm5inspect.families import foreign_family
 from glm5inspect.listing import Listing, Shown, show
 from glm5inspect.recording import Recorded, record
+from glm5inspect.report import Policy
 from glm5inspect.resolve import open_source
 from glm5inspect.snapshot import Snapshot
 
@@ -348,10 +349,10 @@ def _add(folder: Path) -> None:
     ("damage", "code", "complete"),
     [
         (_spoil, Code.HEADER_FORMAT, False),
-        (_remove, Code.INDEX_MISSING_SHARD, True),
+        (_remove, Code.INDEX_MISSING_SHARD, False),
         (_cut, Code.FILE_TRUNCATED, True),
-        (_reshape, Code.SHAPE_BYTES, True),
-        (_retype, Code.UNKNOWN_DTYPE, True),
+        (_reshape, Code.SHAPE_BYTES, False),
+        (_retype, Code.UNKNOWN_DTYPE, False),
         (_add, Code.INDEX_UNLISTED_SHARD, True),
     ],
 )
@@ -361,14 +362,14 @@ def test_damaged_sources_are_not_recorded(
     code: Code,
     complete: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
-    """What is incomplete or wrong gives findings and no snapshot."""
+    """What is incomplete gives findings and no snapshot; what is only wrong is recorded for whoever waives it."""
     damage(checkpoint)
     report, text = record(open_source(str(checkpoint)), today="2026-01-01")
-    assert text is None
     assert code in [finding.code for finding in report.findings]
-    assert report.complete is complete
+    assert report.judged(Policy()).ok is False
+    assert (report.complete, text is not None) == (complete, complete)
     assert isinstance(report.answer, Recorded)
-    assert report.answer.rows is None
+    assert (report.answer.rows is not None) is complete
 
 
 def test_warnings_do_not_keep_from_recording(checkpoint: Path) -> None:

@@ -360,13 +360,15 @@ def test_layer_that_the_index_does_not_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "refused"])
 @pytest.mark.parametrize("index", [True, False])
-@pytest.mark.parametrize("gone", [5, 6, 7], ids=["trunk experts", "layer", "rest"])
+@pytest.mark.parametrize("gone", [5, 6, 7, 8], ids=["trunk experts", "layer", "rest", "experts"])
 def test_lost_shard_is_told_once(tmp_path: Path, gone: int, damage: str, *, index: bool) -> None:
     """What lies in a shard that is not there, or cannot be read, is not missing as well."""
-    folder = write_checkpoint(tmp_path, {}, parts=parts_by_layer(tiny()), index=index)
-    (folder / shard_name(gone, 7)).unlink()
+    parts = parts_by_layer(tiny())
+    experts = {name: parts[5].pop(name) for name in list(parts[5]) if ".experts." in name}
+    folder = write_checkpoint(tmp_path, {}, parts=[*parts, experts], index=index)
+    (folder / shard_name(gone, 8)).unlink()
     if damage == "refused":
-        (folder / shard_name(gone, 7)).write_bytes(BROKEN)
+        (folder / shard_name(gone, 8)).write_bytes(BROKEN)
     code = {"missing": "index-missing-shard" if index else "shard-numbering", "refused": "header-length"}[damage]
     report = find(folder)
     assert codes(report) == ([] if index and gone == 7 else [code])
@@ -403,18 +405,20 @@ def opened(folder: Path) -> list[int]:
 
 
 def test_only_needed_shards_are_opened(tmp_path: Path) -> None:
-    """Those of the layer, that of expert 0 of the last trunk layer with experts, and what no index names."""
-    parts = parts_by_layer(tiny())
-    expert = {name: parts[4].pop(name) for name in list(parts[4]) if ".experts.0." in name}
-    dense = {name.replace("layers.0.", "layers.9."): kind for name, kind in parts[0].items()}
-    parts = [*parts[:5], expert, {n: k for n, k in parts[5].items() if ".mlp." in n},
-             {n: k for n, k in parts[5].items() if ".mlp." not in n}, dense]  # fmt: skip
+    """Those of the layer, that of expert 0 of the last trunk layer with experts, foreign names, unlisted shards."""
+    *others, last, mtp, rest = parts_by_layer(tiny())
+    expert = {name: last.pop(name) for name in list(last) if ".experts.0." in name}
+    mlp = {name: mtp.pop(name) for name in list(mtp) if ".mlp." in name}
+    dense = {name.replace("layers.0.", "layers.9."): kind for name, kind in others[0].items()}
+    parts = [expert, mlp, mtp, last, *others, rest, dense]
     folder = write_checkpoint(tmp_path / "index", {}, parts=parts)
-    assert opened(folder) == [6, 7, 8]
+    assert opened(folder) == [1, 2, 3]
     write_shard(folder / "more.safetensors", {"x": Kind("U8", (1,))})
-    assert opened(folder) == [0, 6, 7, 8]
+    assert opened(folder) == [0, 1, 2, 3]
+    foreign = write_checkpoint(tmp_path / "foreign", {}, parts=[*parts, {"mtp.fc.weight": Kind("BF16", (64, 128))}])
+    assert opened(foreign) == [1, 2, 3, 11]
     unindexed = write_checkpoint(tmp_path / "no index", {}, parts=parts, index=False)
-    assert opened(unindexed) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert opened(unindexed) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ SESSIONS = SESSION.findall(TEXT)
 
 def test_the_catalogue_is_current() -> None:
     """Every finding has its section, with the text that `explain` prints; mend with tests/readme.py."""
-    assert TEXT == with_catalogue(TEXT)
+    assert with_catalogue(TEXT) == TEXT
 
 
 def test_there_are_sessions() -> None:
@@ -32,7 +32,7 @@ def test_there_are_sessions() -> None:
 @pytest.mark.parametrize("session", SESSIONS, ids=[session.splitlines()[0] for session in SESSIONS])
 def test_a_session_runs_as_written(session: str, tmp_path: Path) -> None:
     """Typing a session's commands prints what the README shows, on standard output and standard error together."""
-    assert session == run_session(session, tmp_path)
+    assert run_session(session, tmp_path) == session
 
 
 def test_the_two_lines_set_everything_up() -> None:

@@ -114,7 +114,7 @@ def test_hub_is_forced(here: Path) -> None:
         ("model.safetensors", "no such file or folder"),
         ("~nobody-of-that-name/x", "not a path"),
         ("nul\0byte", "no such file or folder|not a path"),
-        ("long" * 5000, "not a path|no such file or folder"),
+        ("long" * 5000, "File name too long|no such file or folder"),
         ("snapshot:refrence", r"did you mean snapshot:reference\?"),
         ("snapshot:Official-FP8", r"did you mean snapshot:official-fp8\?"),
         ("snapshot:qqq", "there are nvidia-nvfp4, official-bf16, official-fp8, reference"),

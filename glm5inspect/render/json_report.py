@@ -40,7 +40,7 @@ def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for ev
         sort_keys=True,
         indent=2,
     )
-    return text.replace("\x7f", "\\u007f") + "\n"
+    return f"{text}\n"
 
 
 def _finding(finding: Finding) -> dict[str, object]:

@@ -13,26 +13,28 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from glm5inspect.catalogue import Severity
-from glm5inspect.render.folding import fold, verdict
-from glm5inspect.report import printable, ranges
+from glm5inspect.render.wording import columns, fold, source_lines, verdict
+from glm5inspect.report import counted, printable, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from glm5inspect.census import Census
+    from glm5inspect.census import Census, PatternRow
     from glm5inspect.dsa import DsaAnswer
     from glm5inspect.layers import LayerRow
     from glm5inspect.mtp import MtpAnswer
     from glm5inspect.recording import Recorded
     from glm5inspect.render import View
-    from glm5inspect.report import Report, SourceInfo
+    from glm5inspect.report import Report
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _NO_EDGE = 1 << 20  # columns of a console that never wraps
+_LEAST_WIDTH = 72  # below it, Rich would crop numbers
 _USUAL_WIDTH = 80  # of a terminal that does not tell
 _MOST_DIGITS = 6  # of a number of columns
 _STRIP_LIMIT = 200  # layers drawn as a strip; more than a screen has columns is no glance any more
@@ -43,24 +45,34 @@ def render(report: Report, view: View) -> str:
     console, out = _console(view)
     body, subject = _BODIES[report.command]
     if not view.quiet:
-        if report.source:
-            _print(console, *_source_lines(report.command, report.source))
+        _print(console, *source_lines(report.command, report.source))
         body(console, report.answer)
     for entry in fold(report.findings):
         style = _STYLES[entry.severity]
         head = Text.assemble(
-            (entry.severity.name.lower(), style), " ", (entry.code.value, "bold"), f"  {printable(entry.headline)}"
+            (entry.severity.name.lower(), style), " ", (entry.code.value, "bold"), f": {printable(entry.headline)}"
         )
-        _print(console, head, *(Text(f"    {printable(detail)}") for detail in entry.details))
+        _print(console, head, *(Padding(printable(detail), (0, 0, 0, 4), expand=False) for detail in entry.details))
     word = "bold green" if report.ok else "bold red"
     line = verdict(report, subject(report.answer))
     _print(console, Text.assemble((line[: line.index(":")], word), line[line.index(":") :]))
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
+class _Memory(StringIO):
+    """A text in memory that is bound for a stream of some encoding: Rich draws its lines with what that can hold."""
+
+    encoding = "utf-8"
+
+    def __init__(self, encoding: str | None) -> None:
+        super().__init__()
+        if encoding:
+            self.encoding = encoding
+
+
 def _console(view: View) -> tuple[Console, StringIO]:
     """Make a console that writes to memory what would suit the stream."""
-    out = StringIO()
+    out = _Memory(getattr(view.stream, "encoding", None))
     width = _width(view.stream)
     target = Console(file=view.stream or StringIO(), width=width)
     console = Console(
@@ -79,32 +91,35 @@ def _console(view: View) -> tuple[Console, StringIO]:
 
 
 def _width(stream: TextIO | None) -> int:
-    """Return the columns to fill: as many as COLUMNS says or the terminal has, else there is no edge."""
+    """Return the columns to fill: as many as COLUMNS says or the terminal has, else there is no edge.
+
+    Never fewer than a table of numbers needs; a terminal narrower than that wraps by itself.
+    """
     columns = os.environ.get("COLUMNS", "")
     if columns.isascii() and columns.isdecimal() and len(columns) < _MOST_DIGITS and int(columns):
-        return int(columns)
+        return max(int(columns), _LEAST_WIDTH)
     try:
-        return os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH if stream else _NO_EDGE
+        width = os.get_terminal_size(stream.fileno()).columns or _USUAL_WIDTH if stream else _NO_EDGE
     except OSError:  # not a terminal, or no file at all
         return _NO_EDGE
+    return max(width, _LEAST_WIDTH)
 
 
-def _print(console: Console, *lines: Text | str) -> None:
+def _print(console: Console, *lines: Text | Padding | str) -> None:
     for line in lines:
         console.print(line)
 
 
-def _source_lines(command: str, source: SourceInfo) -> Iterable[str]:
-    yield printable(f"{command} of {source.kind} {source.resolved}")
-    if source.repo:
-        revision = source.commit or source.revision
-        yield printable(f"{source.repo} at {revision}" if revision else f"{source.repo}, revision not known")
+def _print_uncut(console: Console, lines: Iterable[str]) -> None:
+    """Print lines that a terminal may wrap by itself, but that stay whole for whoever copies or greps them."""
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
-def _table(title: str, *columns: str) -> Table:
+def _table(title: str | None, *names: str) -> Table:
     """Make a table; a column whose name ends in ``>`` is aligned to the right."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
+    for column in names:
         right = column.endswith(">")
         table.add_column(column.rstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
     return table
@@ -130,6 +145,29 @@ def _dtypes(dtypes: dict[str, int]) -> str:
 
 
 def _census(console: Console, census: Census) -> None:
+    if census.tensors:
+        _roles(console, census)
+    shards = "unknown number of shards" if census.shards is None else counted(census.shards, "shard")
+    index = f"index of {census.index.entries:,} entries" if census.index.present else "no index"
+    numbers = ((census.tensors, "tensor"), (census.patterns, "pattern"), (census.layers, "layer"))
+    dtypes = (f"{printable(dtype)} {t.tensors:,} ({size(t.bytes)})" for dtype, t in census.by_dtype.items())
+    _print(
+        console,
+        ", ".join([*(counted(number, noun) for number, noun in numbers), shards, index]),
+        f"{counted(census.bytes, 'byte')} ({size(census.bytes)}), {counted(census.elements, 'stored element')}",
+        f"dtypes: {', '.join(dtypes) or 'none'}",
+        f"MTP layers: {ranges(census.mtp_layers) or 'none'}",
+        f"digest: {census.digest or 'none, not everything was read'}",
+        "",
+    )
+    if census.layer_table:
+        _layers(console, census.layer_table)
+    if census.pattern_table:
+        _print(console, Text("Patterns", "bold"))
+        _print_uncut(console, _patterns(census.pattern_table))
+
+
+def _roles(console: Console, census: Census) -> None:
     table = _table("Roles", "role", "tensors>", "size>", "share>", "dtypes")
     for role, tally in census.by_role.items():
         share = f"{tally.bytes / census.bytes:.2%}" if census.bytes else "-"
@@ -137,48 +175,29 @@ def _census(console: Console, census: Census) -> None:
     if census.unknown:
         _row(table, "unknown", len(census.unknown), "", "", "")
     console.print(table)
-    index = f"index of {census.index.entries:,} entries" if census.index.present else "no index"
-    shards = "an unknown number of" if census.shards is None else f"{census.shards:,}"
-    _print(
-        console,
-        f"{census.tensors:,} tensors, {census.patterns:,} patterns, {census.layers:,} layers, {shards} shards, {index}",
-        f"{census.bytes:,} bytes ({size(census.bytes)}), {census.elements:,} stored elements",
-        "dtypes: " + ", ".join(f"{printable(d)} {t.tensors:,} ({size(t.bytes)})" for d, t in census.by_dtype.items()),
-        f"MTP layers: {ranges(census.mtp_layers) or 'none'}",
-        f"digest: {census.digest or 'none, not everything was read'}",
-        "",
-    )
-    if census.layer_table is not None:
-        _layers(console, census.layer_table)
-    if census.pattern_table is not None:
-        patterns = _table("Patterns", "pattern", "role", "dtype", "shape", "layers", "experts", "tensors>", "size>")
-        for row in census.pattern_table:
-            where = (row.layers or "-", row.experts or "-")
-            _row(
-                patterns,
-                row.pattern,
-                row.role or "unknown",
-                row.dtype,
-                str(list(row.shape)),
-                *where,
-                row.tensors,
-                size(row.bytes),
-            )
-        console.print(patterns)
+
+
+def _patterns(rows: tuple[PatternRow, ...]) -> list[str]:
+    """Return one line a row: a table would cut patterns into pieces on any usual screen."""
+    cells = [("pattern", "role", "dtype", "shape", "tensors", "size", "experts", "layers")]
+    for row in rows:
+        kind = (row.role or "unknown", row.dtype, str(list(row.shape)))
+        cells.append((row.pattern, *kind, f"{row.tensors:,}", size(row.bytes), row.experts or "-", row.layers or "-"))
+    return [*columns(cells), ""]
 
 
 def _layers(console: Console, rows: tuple[LayerRow, ...]) -> None:
     """Print a strip with one column a layer, and one row for all layers that are alike."""
-    if rows and rows[-1].layer < _STRIP_LIMIT:
-        _print(console, Text("Layers", "bold"), *_strip(rows), "")
+    if rows[-1].layer < _STRIP_LIMIT:
+        _print(console, Text("Layers", "bold"), *_strip(rows))
     alike: dict[tuple[str, str, bool, int, int, str], list[int]] = {}
     for row in rows:
         key = (row.mixer, row.ffn, row.mtp, row.tensors, row.bytes, _dtypes(row.dtypes))
         alike.setdefault(key, []).append(row.layer)
-    table = _table("", "layers", "mixer", "ffn", "MTP", "tensors each>", "size each>", "dtypes")
+    table = _table(None, "layers", "mixer", "ffn", "MTP", "tensors each>", "size each>", "dtypes")
     for (mixer, ffn, mtp, tensors, nbytes, dtypes), layers in alike.items():
-        _row(table, ranges(layers), mixer, ffn, "yes" if mtp else "", tensors, size(nbytes), dtypes)
-    table.title = None
+        where = ranges(layers).replace(",", ", ")  # so that a narrow column breaks between layers, not within them
+        _row(table, where, mixer, ffn, "yes" if mtp else "", tensors, size(nbytes), dtypes)
     console.print(table)
 
 
@@ -221,12 +240,15 @@ def _mtp(console: Console, answer: MtpAnswer) -> None:
     )
     _print(console, f"config.json says: {says}")
     for layer in answer.layers:
-        shards = "" if layer.shards is None else f", in {len(layer.shards)} shards: {', '.join(layer.shards)}"
+        shards = (
+            "" if layer.shards is None else f", in {counted(len(layer.shards), 'shard')}: {', '.join(layer.shards)}"
+        )
         names = ", ".join(f"{name} {'present' if there else 'MISSING'}" for name, there in layer.names.items())
         _print(
             console,
             printable(
-                f"layer {layer.layer}: {layer.tensors:,} tensors, {layer.bytes:,} bytes ({size(layer.bytes)}){shards}"
+                f"layer {layer.layer}: {counted(layer.tensors, 'tensor')}, {layer.bytes:,} bytes ({size(layer.bytes)})"
+                + shards
             ),
             names,
         )
@@ -237,21 +259,21 @@ def _mtp(console: Console, answer: MtpAnswer) -> None:
 
 
 def _recorded(console: Console, answer: Recorded) -> None:
-    rows = "nothing was recorded" if answer.rows is None else f"{answer.rows:,} rows"
-    _print(console, f"{answer.tensors:,} tensors, {answer.bytes:,} bytes: {rows}")
+    rows = "nothing was recorded" if answer.rows is None else counted(answer.rows, "row")
+    _print(console, f"{counted(answer.tensors, 'tensor')}, {answer.bytes:,} bytes: {rows}")
     _print(console, printable(f"provenance: {answer.provenance}"))
 
 
 def _census_subject(census: Census) -> str:
     what = "none of them unknown" if not census.unknown else f"{len(census.unknown):,} of them unknown"
-    return f"{census.tensors:,} tensors, {what}; complete shapes and modules were not checked"
+    return f"{counted(census.tensors, 'tensor')}, {what}; complete shapes and modules were not checked"
 
 
 def _dsa_subject(answer: DsaAnswer) -> str:
     number = len(answer.blocks)
     layers = ranges(block.layer for block in answer.blocks)
     where = f" (layer{'s' if number > 1 else ''} {layers})" if layers else ""
-    return f"{number} DSA block{'s' if number != 1 else ''} checked{where}"
+    return f"{counted(number, 'DSA block')} checked{where}"
 
 
 def _mtp_subject(answer: MtpAnswer) -> str:
@@ -263,5 +285,5 @@ _BODIES: dict[str, tuple[Callable[..., None], Callable[..., str]]] = {
     "census": (_census, _census_subject),
     "verify-dsa": (_dsa, _dsa_subject),
     "find-mtp": (_mtp, _mtp_subject),
-    "record": (_recorded, lambda answer: f"{answer.tensors:,} tensors"),
+    "record": (_recorded, lambda answer: counted(answer.tensors, "tensor")),
 }

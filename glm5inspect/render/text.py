@@ -8,24 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glm5inspect.render.folding import fold, verdict
-from glm5inspect.report import printable
+from glm5inspect.render.wording import columns, fold, source_lines, verdict
+from glm5inspect.report import counted, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable
 
     from glm5inspect.classification import Classification, Classified
     from glm5inspect.explain import Explained
     from glm5inspect.listing import Listing
     from glm5inspect.render import View
     from glm5inspect.report import Report
-
-
-def columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Align the cells of rows, each escaped for a terminal; the last column is not padded."""
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
-    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in cells]
 
 
 def render(report: Report, view: View) -> str:
@@ -35,11 +28,11 @@ def render(report: Report, view: View) -> str:
 
         return table.render(report, view)
     body, subject = _BODIES[report.command]
-    lines = [] if view.quiet else body(report.answer)
+    lines = [] if view.quiet else [*source_lines(report.command, report.source), *body(report.answer)]
     if subject:
         number = len(getattr(report.answer, subject))
         noun = "name" if subject == "results" else "tensor"
-        lines += [*finding_lines(report), verdict(report, f"{number:,} {noun}{'s' if number != 1 else ''}")]
+        lines += [*finding_lines(report), verdict(report, counted(number, noun))]
     return "\n".join(lines) + "\n"
 
 
@@ -53,11 +46,8 @@ def finding_lines(report: Report) -> list[str]:
 
 
 def _classified(answer: Classification) -> list[str]:
-    return columns((r.name, r.role or "unknown", _place(r.layer), _kinds(r)) for r in answer.results)
-
-
-def _place(layer: int | None) -> str:
-    return "-" if layer is None else f"layer {layer}"
+    rows = [(r.name, r.role or "unknown", "-" if r.layer is None else str(r.layer), _kinds(r)) for r in answer.results]
+    return columns([("name", "role", "layer", "kind"), *rows]) if rows else []
 
 
 def _kinds(result: Classified) -> str:

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Findings folded for people: those of one kind on one pattern become one entry. JSON never folds."""
+"""How every format for people words a source, findings and the verdict.
+
+Findings of one kind on one pattern are folded into one entry. JSON never folds.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from glm5inspect.catalogue import Severity
-from glm5inspect.report import ranges, some
+from glm5inspect.report import counted, printable, ranges, some
 from glm5inspect.roles import parse_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from glm5inspect.catalogue import Code
-    from glm5inspect.report import Finding, Report
+    from glm5inspect.report import Finding, Report, SourceInfo
 
 
 class Folded(NamedTuple):
@@ -58,7 +61,7 @@ def _fold(members: list[Finding]) -> Folded:
         layers = ranges(finding.layer for finding in members if finding.layer is not None)
         pattern = parse_name(names[0]).pattern
         where = f" in layer{'s' if '-' in layers or ',' in layers else ''} {layers}" if layers else ""
-        headline = f"{pattern}: {len(members):,} tensors{where}: {first.code.title}"
+        headline = f"{pattern}: {counted(len(members), 'tensor')}{where}: {first.code.title}"
         details.append(f"first: {some(names)}")
         if _comparable(first) and (first.expected is not None or first.actual is not None):
             details.append(f"expected {_fact(first.expected)}, found {_fact(first.actual)}")
@@ -71,9 +74,25 @@ def _fact(fact: object) -> str:
     return "nothing" if fact is None else str(fact)
 
 
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Align the cells of rows, each escaped for a terminal; the last column is not padded."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
+    return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in cells]
+
+
+def source_lines(command: str, source: SourceInfo | None) -> Iterator[str]:
+    """Say what SOURCE was resolved to; nothing for a command that looked at none."""
+    if source:
+        yield printable(f"{command} of {source.kind} {source.resolved}")
+        if source.repo:
+            revision = source.commit or source.revision
+            yield printable(f"{source.repo} at {revision}" if revision else f"{source.repo}, revision not known")
+
+
 def verdict(report: Report, subject: str) -> str:
     """Say in one line how it ended: what was looked at, and how many findings of which severity there are."""
-    counts = [f"{report.count(s):,} {s.name.lower()}{'s' if report.count(s) != 1 else ''}" for s in reversed(Severity)]
+    counts = [counted(report.count(severity), severity.name.lower()) for severity in reversed(Severity)]
     if report.waived:
         counts.append(f"{report.waived:,} waived")
     word = "OK" if report.ok else "FAILED" if report.complete else "INCOMPLETE"

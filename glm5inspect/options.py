@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""What the commands of the command line share: options, exit codes, and the way from a report to an exit."""
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from glm5inspect import __version__
+from glm5inspect.catalogue import BY_SLUG, Code, Severity
+from glm5inspect.errors import Glm5InspectError
+from glm5inspect.render import Format, View, render
+from glm5inspect.report import Policy, Report, Waiver, printable
+from glm5inspect.streams import complain, write_out
+
+
+class Exit(IntEnum):
+    """What the exit code says."""
+
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    UNANSWERED = 3
+    BUG = 70
+    INTERRUPTED = 130
+
+
+class FailOn(StrEnum):
+    """The least severity that makes the answer *no*."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    NEVER = "never"
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001 - the form Typer asks for
+    if asked:
+        typer.echo(f"glm5inspect {__version__}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
+
+
+def refuse_empty_source(value: str | None) -> str | None:
+    """Refuse an empty SOURCE: an unset variable in a script must not pass as something else."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("is empty; give a folder, a file, snapshot:NAME or owner/name")
+    return value
+
+
+def refuse_empty_file(value: str | None) -> str | None:
+    """Refuse an empty FILE, as an unset variable leaves it."""
+    if value == "":
+        raise typer.BadParameter("is empty; give the name of a file")
+    return value
+
+
+def source_help(what: str) -> str:
+    """Explain a SOURCE."""
+    return f"{what}: a folder, a .safetensors or index file, a snapshot file, or snapshot:NAME."
+
+
+SourceArgument = Annotated[
+    str, typer.Argument(metavar="SOURCE", callback=refuse_empty_source, help=source_help("What to look at"))
+]
+SubfolderOption = Annotated[
+    str | None, typer.Option("--subfolder", metavar="PATH", help="Where the model is below SOURCE.")
+]
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the report.")]
+OutputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        callback=refuse_empty_file,
+        help="Write the report to FILE, whole or not at all.",
+    ),
+]
+FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="The least severity that makes the exit code 1.")]
+ExitZeroOption = Annotated[bool, typer.Option("--exit-zero", help="The same as --fail-on never.")]
+SelectOption = Annotated[
+    list[str] | None, typer.Option("--select", metavar="CODE", help="Report only findings of CODE; repeatable.")
+]
+IgnoreOption = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="CODE[:GLOB]", help="Waive findings of CODE, on tensors like GLOB; repeatable."),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only findings and the verdict.")]
+
+
+def common_options(
+    fmt: FormatOption = Format.TABLE,
+    output: OutputOption = None,
+    fail_on: FailOnOption = FailOn.ERROR,
+    exit_zero: ExitZeroOption = False,  # noqa: FBT002
+    select: SelectOption = None,
+    ignore: IgnoreOption = None,
+    quiet: QuietOption = False,  # noqa: FBT002
+    version: VersionOption = False,  # noqa: ARG001, FBT002 - answered by its callback
+) -> "Run":
+    """Turn the common options into what a command needs of them."""
+    fail = None if exit_zero or fail_on is FailOn.NEVER else Severity[fail_on.name]
+    waivers = []
+    for text in ignore or ():
+        slug, _, glob = text.partition(":")
+        waivers.append(Waiver(find_code(slug, "--ignore"), glob or None))
+    chosen = frozenset(find_code(slug, "--select") for slug in select or ())
+    return Run(fmt, output, Policy(chosen, tuple(waivers), fail), quiet)
+
+
+def find_code(slug: str, option: str) -> Code:
+    """Return the finding code of a name, or say which one was probably meant.
+
+    Raises:
+        typer.BadParameter: There is none of that name.
+    """
+    if slug in BY_SLUG:
+        return BY_SLUG[slug]
+    from difflib import get_close_matches
+
+    close = get_close_matches(slug, BY_SLUG, n=1)
+    hint = f"did you mean {close[0]}?" if close else "glm5inspect explain lists them"
+    raise typer.BadParameter(f"{printable(slug)!r} is not a finding code; {hint}", param_hint=option)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a command: where its report goes, and what makes it fail."""
+
+    fmt: Format
+    output: str | None
+    policy: Policy
+    quiet: bool
+
+    def finish(self, report: Report, *, snapshot: tuple[str, str | None] | None = None) -> NoReturn:
+        """Judge the report, write it, and exit.
+
+        Args:
+            report: What the command answered.
+            snapshot: A further file and its text, written only when the verdict is good; ``None`` for a text that could
+                not be had, of which an incomplete report tells.
+        """
+        from glm5inspect.output import write_file
+
+        judged = report.judged(self.policy)
+        if snapshot:
+            path, text = snapshot
+            if text is not None and judged.ok:
+                write_file(path, text)
+            else:
+                complain(sys.stderr, f"{path}: not written, because of the findings")
+        code = Exit.OK if judged.ok else Exit.FINDINGS if judged.complete else Exit.UNANSWERED
+        if self.output is not None:
+            write_file(self.output, render(judged, self.fmt, View(None, self.quiet)))
+        else:
+            write_out(sys.stdout, render(judged, self.fmt, View(sys.stdout, self.quiet)))
+        raise typer.Exit(code)
+
+
+def command(
+    app: typer.Typer, name: str, *, without: tuple[str, ...] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command whose first parameter is a `Run`, and give it the common options, but for some."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        common = inspect.signature(common_options).parameters
+        shared = [parameter for key, parameter in common.items() if key not in without]
+        _, *own = inspect.signature(function).parameters.values()
+
+        def call(**values: Any) -> None:  # noqa: ANN401 - what Typer parsed, by name
+            run = common_options(**{parameter.name: values.pop(parameter.name) for parameter in shared})
+            try:
+                function(run, **values)
+            except Glm5InspectError as error:
+                complain(sys.stderr, str(error))
+                raise typer.Exit(Exit.UNANSWERED) from error
+
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared)]
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what Typer reads
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        call.__doc__ = function.__doc__
+        app.command(name)(call)
+        return function
+
+    return register
