@@ -260,9 +260,9 @@ def run() -> int:
     try:
         app()
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):
-            return Exit.OK  # who asked for help has read enough; Typer says 1
-        return error.code if isinstance(error.code, int) else Exit.OK
+        # A broken pipe is Typer's 1, but who asked for help and closed it has read enough.
+        if isinstance(error.code, int) and not isinstance(error.__context__, BrokenPipeError):
+            return error.code
     except Exception as error:  # noqa: BLE001 - a bug must not exit 1, which says "findings"
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EPIPE):
             return _could_not_print(error)
