@@ -238,18 +238,23 @@ def _check_block(inventory: Inventory, layer: int, attention: list[str], geometr
         tensor = inventory.tensors.get(name)
         if tensor is not None or (name not in inventory.unseen and inventory.absence_is_known):
             yield from compare(row, name, layer, tensor, geometry, _VERDICTS, _hint)
-    for name in sorted(set(attention).difference(names)):
-        tensor = inventory.tensors.get(name)
-        family = foreign_family(name)
+    for tensor in _unclaimed(inventory, attention, names):
+        family = foreign_family(tensor.name)
         yield Finding(
             Code.DSA_UNCLAIMED,
-            f"{name}: no row of a DSA block claims it",
+            f"{tensor.name}: no row of a DSA block claims it",
             hint=f"The name looks like {family}." if family else None,
-            tensor=name,
+            tensor=tensor.name,
             layer=layer,
-            shard=tensor.shard if tensor else None,
-            actual=f"{tensor.dtype} {list(tensor.shape)}" if tensor else None,
+            shard=tensor.shard,
+            actual=f"{tensor.dtype} {list(tensor.shape)}",
         )
+
+
+def _unclaimed(inventory: Inventory, attention: Iterable[str], claimed: Iterable[str]) -> list[TensorRecord]:
+    """Return the attention tensors that are stored and not claimed, sorted by name."""
+    names = sorted(set(attention).difference(claimed))
+    return [inventory.tensors[name] for name in names if name in inventory.tensors]
 
 
 def _block(inventory: Inventory, layer: int, attention: list[str], *, ok: bool) -> Block:
@@ -261,7 +266,7 @@ def _block(inventory: Inventory, layer: int, attention: list[str], *, ok: bool) 
         expected=len(BLOCK),
         bytes=sum(tensor.nbytes for tensor in bound),
         ok=ok and len(bound) == len(BLOCK),
-        unclaimed=tuple(sorted(set(attention).difference(names))),
+        unclaimed=tuple(tensor.name for tensor in _unclaimed(inventory, attention, names)),
     )
 
 
@@ -269,12 +274,11 @@ def _hint(expected: Expected, tensor: TensorRecord | None, geometry: Geometry) -
     """Name the trap that a missing or misshapen tensor of a block fell into, when it is one of the four known."""
     if tensor is None:
         if expected.name == "self_attn.indexer.k_norm.bias":
-            return "k_norm is a LayerNorm, not an RMSNorm: without its bias the indexer's keys are silently wrong."
+            return "k_norm is a LayerNorm, not an RMSNorm: its bias is required, without it keys are silently wrong."
         return None
     shape = expected.shape(geometry)
     if tensor.shape == shape[::-1]:
-        slots = " It is indexed by pool slot first." if expected.name.endswith("_ape") else ""
-        return f"Transposed: the axes are exchanged.{slots}"
+        return "It is transposed." + (" Pool slots come first." if expected.name.endswith("_ape") else "")
     if expected.name == "self_attn.kv_a_proj_with_mqa.weight" and tensor.shape[:1] == (
         geometry.kv_lora_rank + _ROPE_DIM,
     ):

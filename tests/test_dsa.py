@@ -337,6 +337,15 @@ def test_lost_shard_is_told_once(tmp_path: Path, config: dict[str, Any], damage:
     assert blocks(report)[5].ok
 
 
+def test_a_stray_in_a_missing_shard_counts_once(tmp_path: Path) -> None:
+    """A name that no row claims is told as part of its missing shard, and not as unclaimed too."""
+    stray = {f"{TEXT}layers.3.self_attn.wat": Kind("U8", (1,))}
+    folder = write_checkpoint(tmp_path, {}, parts=[tiny(), stray])
+    assert [code for code, _ in told(verify(folder))] == ["dsa-unclaimed"]
+    (folder / shard_name(2, 2)).unlink()
+    assert [code for code, _ in told(verify(folder))] == ["index-missing-shard"]
+
+
 @pytest.mark.parametrize("damage", ["missing", "refused"])
 def test_trunk_in_a_lost_shard_makes_no_draft(tmp_path: Path, damage: str) -> None:
     """Without an index nobody knows whether the trunk is there."""
