@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
 from glm5inspect.errors import SourceError
-from glm5inspect.report import Fact, Finding, counted, ranges
+from glm5inspect.report import Fact, Finding, counted, ranges, some
 from glm5inspect.roles import parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from glm5inspect.header import TensorRecord
-    from glm5inspect.inventory import Group, Inventory
+    from glm5inspect.inventory import Group, Inventory, Progress, Source
 
 _WHAT = {Code.CENSUS_MISSING: "not here", Code.CENSUS_EXTRA: "not in the other inventory"}
 
@@ -30,22 +30,33 @@ class _Difference:
     names: list[str] = field(default_factory=list)
 
 
+def whole_inventory(source: Source, progress: Progress | None = None) -> Inventory:
+    """Take an inventory that another can be held against.
+
+    Raises:
+        SourceError: Shards are missing or could not be read.
+    """
+    inventory = source.inventory(progress=progress)
+    if lost := sorted([*inventory.missing, *inventory.refused]):
+        raise SourceError(f"{inventory.info.name}: nothing can be compared with it without {some(lost)}")
+    if not inventory.absence_is_known:
+        raise SourceError(
+            f"{inventory.info.name}: nothing can be compared with it, its numbering says shards are missing"
+        )
+    return inventory
+
+
 def compare(inventory: Inventory, other: Inventory) -> Iterator[Finding]:
     """Report each way in which the tensors of a pattern differ from those of another inventory.
 
     Args:
         inventory: The one in question.
-        other: What it should be.
+        other: What it should be, a whole one.
 
     Yields:
         One finding per code, pattern, expected and actual. Tensors in shards that are missing or could not be read
         differ in no way.
-
-    Raises:
-        SourceError: The other inventory is not whole, so nothing can be held against it.
     """
-    if not other.complete or other.missing or not other.absence_is_known:
-        raise SourceError(f"{other.info.name}: shards are missing or damaged, so nothing can be compared with it")
     differences: dict[tuple[Code, str, str], _Difference] = {}
     here, there = _leave_out_equal(inventory, other)
     for name in here.keys() | there.keys():

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from glm5inspect.against import compare
+from glm5inspect.against import compare, whole_inventory
 from glm5inspect.catalogue import Code
 from glm5inspect.families import foreign_family
 from glm5inspect.geometry import read_count
@@ -18,7 +18,7 @@ from glm5inspect.report import Finding, Report, in_order, ranges
 from glm5inspect.roles import is_norm, is_text_model, parse_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from glm5inspect.inventory import Group, Inventory, Progress, Source
 
@@ -121,11 +121,17 @@ def take_census(
         layers: Whether to list every layer.
         against: Another source that must have the same tensors, dtypes and shapes.
         progress: Called after each header.
+
+    Raises:
+        SourceError: The other source is not whole, or one of the two cannot be read at all.
     """
+    # First what may refuse to answer: once the shards of the source are read there is always a report.
+    config = source.config()
+    other = whole_inventory(against, progress) if against else None
     inventory = source.inventory(progress=progress)
-    findings = [*integrity(inventory), *check_names(inventory), *check_layers(inventory)]
-    if against:
-        findings += compare(inventory, against.inventory(progress=progress))
+    findings = [*integrity(inventory), *check_names(inventory), *check_layers(inventory, config)]
+    if other:
+        findings += compare(inventory, other)
     return Report(
         command="census",
         source=inventory.info,
@@ -227,9 +233,9 @@ def check_names(inventory: Inventory) -> Iterator[Finding]:
                 )
 
 
-def check_layers(inventory: Inventory) -> Iterator[Finding]:
+def check_layers(inventory: Inventory, config: Mapping[str, object] | None) -> Iterator[Finding]:
     """Report text layers that are missing, or that are more than the config declares."""
-    declared, faults = read_count(inventory.config, "num_hidden_layers")
+    declared, faults = read_count(config, "num_hidden_layers")
     yield from faults
     found = text_layers(inventory.known_groups)
     trunk = found.trunk
@@ -237,17 +243,26 @@ def check_layers(inventory: Inventory) -> Iterator[Finding]:
         if inventory.absence_is_known:
             yield Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(found.mtp)} is here, no trunk layer")
         return
-    # Without a config the trunk reaches as far as it does, and at least up to the MTP layer.
-    stop = max(max(trunk, default=-1) + 1, min(found.mtp, default=0)) if declared is None else declared
-    gaps, missing = _gaps(trunk, stop)
+    # All text layers together have no hole; an MTP layer stands for none of the declared trunk, nor the reverse.
+    first_mtp = declared or 0
+    beyond = [] if declared is None else sorted(layer for layer in trunk if layer >= declared)
+    present = trunk | {layer for layer in found.mtp if layer >= first_mtp}
+    stop = first_mtp if beyond else max(first_mtp, max(present, default=-1) + 1)
+    gaps, missing = _gaps(present, stop)
     if missing and inventory.absence_is_known:
-        message = f"text layers {gaps} are missing; there are {ranges(trunk) or 'none'}"
-        yield Finding(Code.LAYER_GAP, message, expected=_up_to(stop), actual=ranges(trunk) or None, count=missing)
+        message = f"text {_are('layer', gaps, missing)} missing; there are {ranges(present) or 'none'}"
+        yield Finding(Code.LAYER_GAP, message, expected=f"0-{stop - 1}", actual=ranges(present) or None, count=missing)
     elif not trunk and inventory.tensors and inventory.absence_is_known:
         yield Finding(Code.LAYER_GAP, "there is no text layer at all", count=0)
-    if beyond := sorted(layer for layer in trunk if layer >= stop):
-        message = f"text layers {ranges(beyond)} are beyond num_hidden_layers {stop}, and no MTP layer by their names"
-        yield Finding(Code.LAYER_GAP, message, expected=_up_to(stop), actual=ranges(trunk), count=len(beyond))
+    if beyond:
+        which = _are("layer", ranges(beyond), len(beyond))
+        message = f"text {which} beyond num_hidden_layers {declared}, and no MTP layer by name"
+        yield Finding(Code.LAYER_GAP, message, expected=declared, actual=ranges(trunk), count=len(beyond))
+
+
+def _are(noun: str, which: str, number: int) -> str:
+    """Name one or several, with the verb that fits."""
+    return f"{noun} {which} is" if number == 1 else f"{noun}s {which} are"
 
 
 def _gaps(present: set[int], stop: int) -> tuple[str, int]:
@@ -259,7 +274,3 @@ def _gaps(present: set[int], stop: int) -> tuple[str, int]:
             missing += index - reached
         reached = index + 1
     return ",".join(parts), missing
-
-
-def _up_to(stop: int) -> str:
-    return f"0-{stop - 1}" if stop else "none"

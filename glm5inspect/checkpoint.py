@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from glm5inspect.report import SourceInfo
     from glm5inspect.sources.base import FileSource
 
-MAX_CONFIG_BYTES = 64 << 20
+MAX_CONFIG_BYTES = 16 << 20
 """The longest configuration file accepted; the longest seen is 60 kB."""
 
 ADAPTER = "an adapter (LoRA), not a checkpoint; merge it into its base model first"
@@ -64,8 +64,11 @@ class Checkpoint:
         raw = self._read_whole(name, MAX_CONFIG_BYTES, ConfigError)
         try:
             value = json.loads(raw)
-        except (ValueError, RecursionError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{name}: not JSON ({error}); take the file of the release") from error
+        except (ValueError, RecursionError) as error:
+            fault = "a number of thousands of digits" if isinstance(error, ValueError) else "values nested too deeply"
+            raise ConfigError(f"{name}: holds {fault}; take the file of the release") from error
         if not isinstance(value, dict):
             raise ConfigError(f"{name}: not a JSON object; take the file of the release")
         return value
@@ -82,9 +85,7 @@ class Checkpoint:
         Raises:
             SourceError: There is no shard, what is there is not a checkpoint, or the index cannot be read.
             IndexFileError: The index is malformed or leads out of the checkpoint.
-            ConfigError: ``config.json`` is not a JSON object.
         """
-        config = self.config()
         index = self._index
         shards, missing = self._shards(index)
         unlisted = sorted(set(shards) - set(index.shards)) if index else []
@@ -109,7 +110,6 @@ class Checkpoint:
             missing=missing,
             unlisted=tuple(unlisted),
             partial=len(wanted) < len(shards),
-            config=config,
         )
 
     @cached_property
@@ -159,7 +159,8 @@ class Checkpoint:
             try:
                 self._headers[shard] = self._read_header(shard)
             except HeaderError as error:
-                self._refused[shard] = error
+                # A fresh one: the one caught holds on to the whole header through its traceback.
+                self._refused[shard] = HeaderError(error.code, error.reason, shard=shard)
             if progress:
                 progress(done, len(todo))
 

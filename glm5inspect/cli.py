@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import traceback
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -17,9 +18,9 @@ from glm5inspect.options import (
     SourceArgument,
     SubfolderOption,
     VersionOption,
+    check_output,
     command,
     find_code,
-    refuse_empty_file,
     refuse_empty_source,
 )
 from glm5inspect.report import printable
@@ -197,20 +198,18 @@ def record(
     source: SourceArgument,
     output: Annotated[
         str,
-        typer.Option("--output", "-o", metavar="FILE", callback=refuse_empty_file, help="The snapshot file to write."),
+        typer.Option("--output", "-o", metavar="FILE", callback=check_output, help="The snapshot file to write."),
     ],
     subfolder: SubfolderOption = None,
     provenance: Annotated[str | None, typer.Option(help="One sentence: how the inventory was obtained.")] = None,
     repo: Annotated[str | None, typer.Option(metavar="OWNER/NAME", help="The repository recorded.")] = None,
     revision: Annotated[str | None, typer.Option(help="The commit recorded.")] = None,
-    recorded: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="The day, else today.")] = None,
+    recorded: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day, else today.")] = None,
 ) -> None:
     """Write the inventory of a source as a snapshot file; nothing is written unless the verdict is good.
 
     Example: glm5inspect record ./GLM-5.3-Flash-NVFP4 --output mine.json --repo me/mine
     """
-    from datetime import UTC, datetime
-
     from glm5inspect.recording import record as take
     from glm5inspect.render.progress import ShardProgress
     from glm5inspect.resolve import open_source
@@ -221,7 +220,7 @@ def record(
             today=datetime.now(UTC).date().isoformat(),
             repo=repo,
             revision=revision,
-            recorded=recorded,
+            recorded=recorded.date().isoformat() if recorded else None,
             provenance=provenance,
             progress=progress,
         )

@@ -148,15 +148,18 @@ def check(inventory: Inventory, config: Mapping[str, object] | None, asked: set[
     """Check the blocks of an inventory; see `verify_dsa`."""
     geometry, findings = (REFERENCE, []) if config is None else read_geometry(config)
     attention = _attention_names(inventory)
-    layers: list[int] = []
-    if geometry:
-        layers, layer_findings = _dsa_layers(inventory, config, asked)
+    layers, layer_findings = _dsa_layers(inventory, config, asked)
+    faults = [finding for finding in layer_findings if finding.code is Code.CONFIG_GEOMETRY]
+    if faults or not geometry:
+        geometry, layers, findings = None, [], [*findings, *faults]
+    else:
         findings += layer_findings
         for layer in layers:
             findings += _check_block(inventory, layer, attention.get(layer, []), geometry)
     wrong = {finding.layer for finding in findings if finding.severity is Severity.ERROR}
     blocks = tuple(_block(inventory, layer, attention.get(layer, []), ok=layer not in wrong) for layer in layers)
-    names = {name for layer in layers for name in (*attention.get(layer, ()), *_block_names(layer))}
+    names = needed_names(inventory.all_names, set(layers), asked) if layers else set()
+    names.update(name for layer in layers for name in _block_names(layer))
     return Report(
         command="verify-dsa",
         source=inventory.info,

@@ -6,6 +6,7 @@ The fields are those of ``text_config``, or of the top level in flat text-only a
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -129,7 +130,7 @@ def read_count(config: Mapping[str, object] | None, field: str) -> tuple[int | N
 
 
 def _fault(text: Mapping[str, object], field: str, expected: str, hint: str | None = None) -> Finding:
-    actual = repr(text[field])[:60] if field in text else None
+    actual = json.dumps(text[field])[:60] if field in text else None
     message = f"config.json: {field} is {'missing' if actual is None else actual}, not {expected}"
     return Finding(Code.CONFIG_GEOMETRY, message, hint=hint, expected=expected, actual=actual)
 

@@ -199,6 +199,8 @@ def parse_header(raw: bytes, *, shard: str, file_bytes: int) -> Header:
 
 def _parse_entries(raw: bytes, shard: str) -> dict[str, Any]:
     """Parse the JSON object of a header, whose entries are still to be checked."""
+    if not raw:
+        raise HeaderError(Code.HEADER_JSON, "the header is 0 bytes long, not an object", shard=shard)
     if not raw.startswith(b"{"):
         raise HeaderError(Code.HEADER_JSON, f"begins with {raw[:1]!r} instead of {{", shard=shard)
     body = raw.rstrip(b" ")

@@ -22,7 +22,7 @@ INDEX_NAME = "model.safetensors.index.json"
 INDEX_SUFFIX = ".safetensors.index.json"
 SHARD_SUFFIX = ".safetensors"
 
-MAX_INDEX_BYTES = 256 << 20
+MAX_INDEX_BYTES = 128 << 20
 """The longest index accepted; 113,074 tensors take 12 MB."""
 
 ABSENT = object()

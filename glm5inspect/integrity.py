@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from glm5inspect.catalogue import Code, Severity
 from glm5inspect.header import DTYPE_BITS, needed_bits
 from glm5inspect.index import ABSENT
 from glm5inspect.inventory import group_tensors, missing_numbers
-from glm5inspect.report import Fact, Finding, counted, ranges, some
+from glm5inspect.report import Finding, counted, ranges, some
 from glm5inspect.roles import layer_index
 
 if TYPE_CHECKING:
@@ -80,11 +81,17 @@ def _check_metadata(header: Header) -> Iterator[Finding]:
     elif not isinstance(metadata, dict):
         message = f"{header.shard}: __metadata__ is not an object"
         yield Finding(
-            Code.HEADER_METADATA, message, shard=header.shard, expected="object", actual=type(metadata).__name__
+            Code.HEADER_METADATA, message, shard=header.shard, expected="an object", actual=_json_kind(metadata)
         )
     elif keys := [key for key, value in metadata.items() if not isinstance(value, str)]:
         message = f"{header.shard}: __metadata__ holds other values than strings: {some(keys)}"
         yield Finding(Code.HEADER_METADATA, message, shard=header.shard, count=len(keys))
+
+
+def _json_kind(value: object) -> str:
+    """Say what a JSON value is, in the words of JSON."""
+    kinds = {list: "an array", str: "a string", bool: "a boolean"}
+    return kinds.get(type(value), "a number")
 
 
 def check_sizes(group: Group) -> Iterator[Finding]:
@@ -164,20 +171,11 @@ def check_placement(inventory: Inventory) -> Iterator[Finding]:
     else:
         for name, numbers in missing_numbers(inventory.headers.keys() | inventory.refused.keys()).items():
             total = int(name.rpartition("-of-")[2].partition(".")[0])
-            message = f"{name}: {total - len(numbers)} of {total} shards are here; missing are {ranges(numbers)}"
-            hint = (
-                "This is one shard of a checkpoint; give the folder that holds them all."
-                if inventory.shards == 1
-                else None
-            )
-            yield Finding(
-                Code.SHARD_NUMBERING,
-                message,
-                hint=hint,
-                expected=total,
-                actual=total - len(numbers),
-                count=len(numbers),
-            )
+            here = total - len(numbers)
+            message = f"{name}: {here} of {total} shards are here; missing are {ranges(numbers)}"
+            if inventory.info.kind == "file":
+                message = f"{inventory.info.name}: one shard of {total}; give the folder that holds them all"
+            yield Finding(Code.SHARD_NUMBERING, message, expected=total, actual=here, count=len(numbers))
 
 
 def placement_of(inventory: Inventory, names: Collection[str]) -> Iterator[Finding]:
@@ -274,27 +272,25 @@ def _check_index_entries(inventory: Inventory, index: Index) -> Iterator[Finding
 
 
 def _check_total_size(inventory: Inventory, index: Index) -> Iterator[Finding]:
-    """Compare the claim with the tensors that the index names, when all of them could be seen."""
+    """Report a claim that is no size, or that is not the sum of the tensors named, when all of them could be seen."""
     tensors, claim = inventory.tensors, index.total_size
-    stored = sum(group.nbytes for group in inventory.groups)
-    if (type(claim) is int and claim == stored) or not index.weight_map.keys() <= tensors.keys():
+    is_size = type(claim) is int and claim > 0
+    if is_size and claim == sum(group.nbytes for group in inventory.groups):
         return
-    named = sum(tensors[name].nbytes for name in index.weight_map)
-    if type(claim) is int and claim == named:
+    all_seen = index.weight_map.keys() <= tensors.keys()
+    named = sum(tensors[name].nbytes for name in index.weight_map) if all_seen else None
+    if is_size and named in (claim, None):
         return
+    what = "is absent"
     hint: str | None = None
-    actual: Fact = None
-    if claim is ABSENT:
-        what = "is absent"
-    elif type(claim) is not int or claim <= 0:
-        what, actual = f"is {repr(claim)[:60]}, not a size", repr(claim)[:60]
-    else:
-        what, actual = (
-            f"is {claim:,}, {counted(abs(named - claim), 'byte')} too {'much' if claim > named else 'little'}",
-            claim,
-        )
-        hint = _explain_difference(inventory, named - claim)
-    message = f"{index.name}: metadata.total_size {what}; the tensors have {counted(named, 'byte')}"
+    actual: int | str | None = None
+    if type(claim) is int and claim > 0 and named is not None:
+        off = f"{counted(abs(named - claim), 'byte')} too {'much' if claim > named else 'little'}"
+        what, hint, actual = f"is {claim:,}, {off}", _explain_difference(inventory, named - claim), claim
+    elif claim is not ABSENT:
+        what, actual = f"is {json.dumps(claim)[:60]}, not a size", json.dumps(claim)[:60]
+    known = "" if named is None else f"; the tensors have {counted(named, 'byte')}"
+    message = f"{index.name}: metadata.total_size {what}{known}"
     yield Finding(Code.INDEX_TOTAL_SIZE, message, hint=hint, expected=named, actual=actual)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from glm5inspect.header import TensorRecord
@@ -91,7 +92,6 @@ class Inventory:
         missing: Shards that the index names and that are not there, with what is there instead.
         unlisted: Shards that are there and that the index does not name.
         partial: Whether shards were left unread because the question did not need them.
-        config: ``config.json``, ``None`` when there is none.
     """
 
     info: SourceInfo
@@ -104,7 +104,6 @@ class Inventory:
     missing: dict[str, str] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()
     partial: bool = False
-    config: Mapping[str, object] | None = None
 
     @property
     def complete(self) -> bool:
@@ -133,6 +132,11 @@ class Inventory:
         if not self.unseen:
             return self.groups
         return [*self.groups, *group_tensors(TensorRecord(name, "", (), 0, 0, None) for name in sorted(self.unseen))]
+
+    @property
+    def all_names(self) -> Iterable[str]:
+        """Every name that is stored or that the index claims; some stand twice."""
+        return chain(self.tensors, self.index.weight_map if self.index else ())
 
     @property
     def superseded(self) -> list[TensorRecord]:

@@ -8,14 +8,14 @@ tensors. Nothing about its place is assumed; `num_hidden_layers` and `num_nextn_
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from glm5inspect.catalogue import Code
 from glm5inspect.dsa import BLOCK
 from glm5inspect.geometry import read_count
 from glm5inspect.integrity import placement_of, refusals
 from glm5inspect.layers import text_layers
-from glm5inspect.report import Fact, Finding, Report, in_order, ranges, some
+from glm5inspect.report import Fact, Finding, Report, counted, in_order, ranges, some
 from glm5inspect.roles import (
     LAYER_PREFIX,
     MTP_ONLY_NAMES,
@@ -33,6 +33,7 @@ FOREIGN_PREFIXES = ("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.m
 """How other models name such a layer."""
 
 _LAYER = LAYER_PREFIX.replace("#", "N")
+_LAYERS = LAYER_PREFIX.partition("#")[0]
 _ROUTER = f"{_LAYER}mlp.gate."
 _EXPERTS = f"{_LAYER}mlp.experts.E."
 _PAYLOADS = ("weight", "weight_packed", "qweight", "trellis")  # in the order in which a missing one is named
@@ -44,7 +45,8 @@ class MtpLayer:
 
     Attributes:
         layer: 0-based.
-        names: Each of the four names that only an MTP layer has, and whether it is there.
+        names: Each of the four names that only an MTP layer has, and whether it is there; ``None`` for one that the
+            index puts in a shard that is missing or could not be read.
         tensors: Number of tensors of the layer.
         bytes: Bytes stored.
         dtypes_by_role: Role name to dtype to number of tensors.
@@ -52,7 +54,7 @@ class MtpLayer:
     """
 
     layer: int
-    names: dict[str, bool]
+    names: dict[str, bool | None]
     tensors: int
     bytes: int
     dtypes_by_role: dict[str, dict[str, int]]
@@ -101,8 +103,8 @@ def needed_names(names: Iterable[str]) -> set[str]:
     listed = list(names)
     mtp = {layer_index(name) for name in listed if name.endswith(MTP_ONLY_NAMES) and is_mtp_only_name(name)}
     wanted = {name for name in listed if name.startswith(FOREIGN_PREFIXES)}
-    prefixes = tuple(f"{LAYER_PREFIX.replace('#', str(layer))}" for layer in mtp)
-    wanted.update(name for name in listed if prefixes and name.startswith(prefixes))
+    if mtp:
+        wanted.update(name for name in listed if name.startswith(_LAYERS) and layer_index(name) in mtp)
     first_experts: dict[int, list[str]] = {}
     for name in listed:
         if ".mlp.experts.0." in name:
@@ -120,21 +122,28 @@ def check(inventory: Inventory, config: Mapping[str, object] | None) -> Report:
     findings = [*faults, *more_faults]
     foreign = sorted(name for group in inventory.known_groups for name in _foreign_names(group))
     if foreign:
-        message = f"{foreign[0]}: named by another convention, as {len(foreign):,} tensors are"
+        message = f"{foreign[0]}: named by another convention, {counted(len(foreign), 'tensor')} in all"
         findings.append(Finding(Code.MTP_FOREIGN_PREFIX, message, tensor=foreign[0], count=len(foreign)))
-    if layers.mtp:
+    by_layer: dict[int, list[Group]] = {}
+    for group in inventory.known_groups:
+        if group.layer is not None:
+            by_layer.setdefault(group.layer, []).append(group)
+    found = sorted(layers.mtp)
+    if found:
+        trunk_has = _trunk(by_layer, layers.trunk)
         findings += _check_declaration(layers.mtp, trunk, declared)
-        for layer in sorted(layers.mtp):
-            findings += _check_whole(inventory, layer, layers.trunk)
-            findings += _check_encoding(inventory, layer, layers.trunk)
+        for layer in found:
+            if inventory.absence_is_known:
+                findings += _check_whole(layer, by_layer[layer], trunk_has)
+            findings += _check_encoding(layer, by_layer[layer], trunk_has)
     elif not foreign and inventory.absence_is_known:
         findings.append(_nothing_found(declared))
-    names = needed_names(tensor.name for group in inventory.known_groups for tensor in group.tensors)
+    names = needed_names(inventory.all_names)
     return Report(
         command="find-mtp",
         source=inventory.info,
         answer=MtpAnswer(
-            layers=tuple(_describe(inventory, layer) for layer in sorted(layers.mtp)),
+            layers=tuple(_describe(inventory, layer, by_layer[layer]) for layer in found),
             declared=declared,
             num_hidden_layers=trunk,
             expected_layers=None if trunk is None else _expected(trunk, declared),
@@ -173,7 +182,7 @@ def _check_declaration(found: set[int], trunk: int | None, declared: int | None)
         message = f"MTP layer {ranges(found)} found by name, but config.json declares 0"
         yield Finding(Code.MTP_UNDECLARED, message, expected=0, actual=len(found), count=len(found))
     elif declared is not None and declared != len(found):
-        message = f"{len(found)} MTP layers found ({ranges(found)}), but config.json declares {declared}"
+        message = f"{counted(len(found), 'MTP layer')} found ({ranges(found)}), but config.json declares {declared}"
         yield Finding(Code.MTP_COUNT, message, expected=declared, actual=len(found))
     if trunk is not None:
         expected = _expected(trunk, declared)
@@ -183,95 +192,114 @@ def _check_declaration(found: set[int], trunk: int | None, declared: int | None)
                 yield Finding(Code.MTP_POSITION, message, layer=layer, expected=expected, actual=layer)
 
 
-def _check_whole(inventory: Inventory, layer: int, trunk: set[int]) -> Iterator[Finding]:
+class _Trunk(NamedTuple):
+    """What the trunk's MoE layers have, and an MTP layer must have too.
+
+    Attributes:
+        router: Router tensors, relative to the layer; at least the weight.
+        experts: Expert and projection of every routed expert.
+        last: The last layer with routed experts; ``None`` when there is none.
+        dtypes: How expert 0 of that layer is stored; an empty one for what nobody has seen.
+    """
+
+    router: set[str]
+    experts: set[tuple[str, str]]
+    last: int | None
+    dtypes: set[str]
+
+
+def _trunk(by_layer: Mapping[int, list[Group]], trunk: set[int]) -> _Trunk:
+    """Look at the trunk once, however many MTP layers there are."""
+    router = {"mlp.gate.weight"}
+    experts: set[tuple[str, str]] = set()
+    last: int | None = None
+    for layer in sorted(trunk):
+        router.update(g.pattern.removeprefix(_LAYER) for g in by_layer[layer] if g.pattern.startswith(_ROUTER))
+        if own := _experts(by_layer[layer]):
+            experts.update(own)
+            last = layer
+    groups = [group for group in by_layer.get(-1 if last is None else last, ()) if group.pattern.startswith(_EXPERTS)]
+    first = {g.dtype for g in groups if any(".mlp.experts.0." in tensor.name for tensor in g.tensors)}
+    return _Trunk(router, experts, last, first)
+
+
+def _experts(groups: Iterable[Group]) -> dict[tuple[str, str], set[str]]:
+    """Return, for every expert and projection of a layer, the last segments of its tensors' names."""
+    leaves: dict[tuple[str, str], set[str]] = {}
+    for group in groups:
+        if group.pattern.startswith(_EXPERTS):
+            projection, _, leaf = group.pattern.removeprefix(_EXPERTS).rpartition(".")
+            for tensor in group.tensors:
+                expert = tensor.name.partition(".experts.")[2].partition(".")[0]
+                leaves.setdefault((expert, projection), set()).add(leaf)
+    return leaves
+
+
+def _check_whole(layer: int, groups: list[Group], trunk: _Trunk) -> Iterator[Finding]:
     """Report which parts of the layer are missing: head, DSA block, router, experts; one finding a part."""
     prefix = LAYER_PREFIX.replace("#", str(layer))
-    groups = [group for group in inventory.known_groups if group.layer == layer]
     names = {tensor.name.removeprefix(prefix) for group in groups for tensor in group.tensors}
     # A module may be stored in several tensors, and not necessarily as `weight`, when it is quantized.
     modules = {module for module, _, leaf in (name.rpartition(".") for name in names) if leaf in _PAYLOADS}
     parts = {
-        "head tensors": [name for name in MTP_ONLY_NAMES if name not in names],
-        "tensors of the DSA block": [
-            row.name for row in BLOCK if row.name not in names and row.name.removesuffix(".weight") not in modules
-        ],
-        "router tensors": sorted(_router(inventory, trunk) - names),
-        "expert tensors": _missing_experts(inventory, layer, trunk),
+        "head tensor": [name for name in MTP_ONLY_NAMES if name not in names],
+        "tensor": [r.name for r in BLOCK if r.name not in names and r.name.removesuffix(".weight") not in modules],
+        "router tensor": sorted(trunk.router - names),
+        "expert tensor": _missing_experts(groups, trunk),
     }
     for part, missing in parts.items():
-        if missing and inventory.absence_is_known:
-            experts = {parse_name(name).expert for name in missing} - {None}
-            which = f" of expert {ranges(e for e in experts if e is not None)}" if experts else ""
-            message = f"layer {layer} lacks {len(missing):,} {part}{which}: {some(missing)}"
+        if missing:
+            experts = {expert for name in missing if (expert := parse_name(name).expert) is not None}
+            which = f" of expert{'s' if len(experts) > 1 else ''} {ranges(experts)}" if experts else ""
+            which = " of the DSA block" if part == "tensor" else which
+            message = f"layer {layer} lacks {counted(len(missing), part)}{which}: {some(missing)}"
             only = prefix + missing[0] if len(missing) == 1 else None
             expected: Fact = list(missing[:16])
             yield Finding(Code.MTP_INCOMPLETE, message, tensor=only, layer=layer, expected=expected, count=len(missing))
 
 
-def _router(inventory: Inventory, trunk: set[int]) -> set[str]:
-    """Return the router tensors that trunk layers have, relative to the layer; at least the weight."""
-    rest = {g.pattern.removeprefix(_LAYER) for g in inventory.known_groups if g.layer in trunk and _is_router(g)}
-    return rest | {"mlp.gate.weight"}
-
-
-def _is_router(group: Group) -> bool:
-    return group.pattern.startswith(_ROUTER)
-
-
-def _missing_experts(inventory: Inventory, layer: int, trunk: set[int]) -> list[str]:
-    """Return the expert tensors that the layer lacks, relative to it.
+def _missing_experts(groups: list[Group], trunk: _Trunk) -> list[str]:
+    """Return the expert tensors that a layer lacks, relative to it.
 
     It must have every expert and projection that the trunk has. Which tensor that is depends on how the layer's own
     experts are stored, which may be another encoding than the trunk's.
     """
-    modules: set[tuple[str, str]] = set()
-    own: dict[tuple[str, str], set[str]] = {}
-    for group in inventory.known_groups:
-        if group.pattern.startswith(_EXPERTS) and (group.layer == layer or group.layer in trunk):
-            projection, _, leaf = group.pattern.removeprefix(_EXPERTS).rpartition(".")
-            experts = {tensor.name.partition(".experts.")[2].partition(".")[0] for tensor in group.tensors}
-            modules.update((expert, projection) for expert in experts)
-            if group.layer == layer:
-                for expert in experts:
-                    own.setdefault((expert, projection), set()).add(leaf)
+    own = _experts(groups)
     payload = next((leaf for leaf in _PAYLOADS if any(leaf in leaves for leaves in own.values())), _PAYLOADS[0])
-    lacking = [key for key in modules if not own.get(key, set()).intersection(_PAYLOADS)]
+    lacking = [key for key in trunk.experts | own.keys() if not own.get(key, set()).intersection(_PAYLOADS)]
     lacking.sort(key=lambda key: (len(key[0]), key))
     return [f"mlp.experts.{expert}.{projection}.{payload}" for expert, projection in lacking]
 
 
-def _check_encoding(inventory: Inventory, layer: int, trunk: set[int]) -> Iterator[Finding]:
+def _check_encoding(layer: int, groups: list[Group], trunk: _Trunk) -> Iterator[Finding]:
     """Compare the dtypes of the layer's experts with those of expert 0 of the last trunk layer that has experts."""
-    experts = [group for group in inventory.known_groups if group.pattern.startswith(_EXPERTS)]
-    dtypes = {group.dtype for group in experts if group.layer == layer}
-    last = max((group.layer for group in experts if group.layer in trunk), default=None)
-    first_expert = {
-        group.dtype
-        for group in experts
-        if group.layer == last and any(".mlp.experts.0." in tensor.name for tensor in group.tensors)
-    }
-    all_seen = "" not in dtypes | first_expert  # what lies in an unread shard has no dtype yet
-    if dtypes and first_expert and dtypes != first_expert and all_seen:
-        here, there = sorted(dtypes), sorted(first_expert)
+    dtypes = {group.dtype for group in groups if group.pattern.startswith(_EXPERTS)}
+    all_seen = "" not in dtypes | trunk.dtypes
+    if dtypes and trunk.dtypes and dtypes != trunk.dtypes and all_seen:
+        here, there = sorted(dtypes), sorted(trunk.dtypes)
         message = (
-            f"the experts of layer {layer} are stored as {', '.join(here)}, those of layer {last} as {', '.join(there)}"
+            f"the experts of layer {layer} are stored as {', '.join(here)},"
+            f" those of layer {trunk.last} as {', '.join(there)}"
         )
         yield Finding(Code.MTP_ENCODING, message, layer=layer, expected=list(there), actual=list(here))
 
 
-def _describe(inventory: Inventory, layer: int) -> MtpLayer:
+def _describe(inventory: Inventory, layer: int, groups: list[Group]) -> MtpLayer:
     prefix = LAYER_PREFIX.replace("#", str(layer))
-    groups = [group for group in inventory.groups if group.layer == layer]
+    seen = [group for group in groups if group.dtype]
     dtypes: dict[str, dict[str, int]] = {}
-    for group in groups:
+    for group in seen:
         of_role = dtypes.setdefault(group.role.value if group.role else "unknown", {})
         of_role[group.dtype] = of_role.get(group.dtype, 0) + len(group.tensors)
-    shards = {tensor.shard for group in groups for tensor in group.tensors}
+    shards = {tensor.shard for group in seen for tensor in group.tensors}
     return MtpLayer(
         layer=layer,
-        names={name: prefix + name in inventory.tensors for name in MTP_ONLY_NAMES},
-        tensors=sum(len(group.tensors) for group in groups),
-        bytes=sum(group.nbytes for group in groups),
+        names={
+            name: None if prefix + name in inventory.unseen else prefix + name in inventory.tensors
+            for name in MTP_ONLY_NAMES
+        },
+        tensors=sum(len(group.tensors) for group in seen),
+        bytes=sum(group.nbytes for group in seen),
         dtypes_by_role={role: dict(sorted(of_role.items())) for role, of_role in sorted(dtypes.items())},
         shards=None if None in shards else tuple(sorted(shard for shard in shards if shard)),
     )

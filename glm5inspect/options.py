@@ -13,6 +13,7 @@ import typer
 from glm5inspect import __version__
 from glm5inspect.catalogue import BY_SLUG, Code, Severity
 from glm5inspect.errors import Glm5InspectError
+from glm5inspect.index import INDEX_SUFFIX, SHARD_SUFFIX
 from glm5inspect.render import Format, View, render
 from glm5inspect.report import Policy, Report, Waiver, printable
 from glm5inspect.streams import complain, write_out
@@ -55,10 +56,19 @@ def refuse_empty_source(value: str | None) -> str | None:
     return value
 
 
-def refuse_empty_file(value: str | None) -> str | None:
-    """Refuse an empty FILE, as an unset variable leaves it."""
+def check_output(value: str | None) -> str | None:
+    """Refuse an empty FILE, as an unset variable leaves it, and one that would overwrite a part of a checkpoint."""
     if value == "":
         raise typer.BadParameter("is empty; give the name of a file")
+    if value is not None and value.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
+        raise typer.BadParameter(f"{printable(value)} is the name of a shard or an index; nothing is written over one")
+    return value
+
+
+def refuse_empty_folder(value: str | None) -> str | None:
+    """Refuse an empty PATH: it would mean the root, and nobody asked for that."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("is empty; give the name of a folder, or leave the option out")
     return value
 
 
@@ -71,7 +81,8 @@ SourceArgument = Annotated[
     str, typer.Argument(metavar="SOURCE", callback=refuse_empty_source, help=source_help("What to look at"))
 ]
 SubfolderOption = Annotated[
-    str | None, typer.Option("--subfolder", metavar="PATH", help="Where the model is below SOURCE.")
+    str | None,
+    typer.Option("--subfolder", metavar="PATH", callback=refuse_empty_folder, help="Where the model is below SOURCE."),
 ]
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the report.")]
@@ -81,7 +92,7 @@ OutputOption = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        callback=refuse_empty_file,
+        callback=check_output,
         help="Write the report to FILE, whole or not at all.",
     ),
 ]
@@ -111,7 +122,9 @@ def common_options(
     fail = None if exit_zero or fail_on is FailOn.NEVER else Severity[fail_on.name]
     waivers = []
     for text in ignore or ():
-        slug, _, glob = text.partition(":")
+        slug, colon, glob = text.partition(":")
+        if colon and not glob:
+            raise typer.BadParameter(f"{printable(text)} has an empty GLOB; leave the colon out", param_hint="--ignore")
         waivers.append(Waiver(find_code(slug, "--ignore"), glob or None))
     chosen = frozenset(find_code(slug, "--select") for slug in select or ())
     return Run(fmt, output, Policy(chosen, tuple(waivers), fail), quiet)
@@ -141,20 +154,21 @@ class Run:
     policy: Policy
     quiet: bool
 
-    def finish(self, report: Report, *, snapshot: tuple[str, str | None] | None = None) -> NoReturn:
+    def finish(self, report: Report, *, snapshot: tuple[str, str | Glm5InspectError] | None = None) -> NoReturn:
         """Judge the report, write it, and exit.
 
         Args:
             report: What the command answered.
-            snapshot: A further file and its text, written only when the verdict is good; ``None`` for a text that could
-                not be had, of which an incomplete report tells.
+            snapshot: A further file and its text, written only when the verdict is good; or why there is no text.
         """
         from glm5inspect.output import write_file
 
         judged = report.judged(self.policy)
         if snapshot:
             path, text = snapshot
-            if text is not None and judged.ok:
+            if isinstance(text, Glm5InspectError):
+                complain(sys.stderr, f"{path}: not written: {text}")
+            elif judged.ok:
                 write_file(path, text)
             else:
                 complain(sys.stderr, f"{path}: not written, because of the findings")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from glm5inspect.errors import OutputError
@@ -24,7 +25,8 @@ def write_file(path: str, text: str) -> None:
     try:
         old = _mode_of(target)
         if old is not None and not stat.S_ISREG(old):
-            target.write_text(text, encoding="utf-8")
+            with suppress(BrokenPipeError):  # a reader that has gone away is no error
+                target.write_text(text, encoding="utf-8")
         else:
             _replace(target.resolve(), text, None if old is None else stat.S_IMODE(old))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
+from glm5inspect.errors import SnapshotError
 from glm5inspect.integrity import emptiness, integrity
 from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME
 from glm5inspect.report import Report, in_order
@@ -43,7 +44,7 @@ def record(
     recorded: str | None = None,
     provenance: str | None = None,
     progress: Progress | None = None,
-) -> tuple[Report, str | None]:
+) -> tuple[Report, str | SnapshotError]:
     """Record a source.
 
     Args:
@@ -56,12 +57,10 @@ def record(
         progress: Called after each header.
 
     Returns:
-        The report, and the text of the snapshot file: ``None``, and the report incomplete, when shards are missing or
-        could not be read, or a tensor's size is not known.
-
-    Raises:
-        SnapshotError: A name cannot be written as a row.
+        The report, and the text of the snapshot file. When shards are missing or could not be read, or a tensor cannot
+        be written as a row, the report is incomplete, and there is the reason instead of the text.
     """
+    configs = {CONFIG_KEYS[name]: source.config(name) for name in (CONFIG_NAME, QUANT_CONFIG_NAME)}
     inventory = source.inventory(progress=progress)
     findings = in_order([*integrity(inventory), *emptiness(inventory)])
     info, old = inventory.info, source if isinstance(source, Snapshot) else None
@@ -71,14 +70,17 @@ def record(
         "recorded": recorded or (old.recorded if old else today),
         "provenance": provenance or (old.provenance if old else "read from headers"),
     }
-    text, rows = None, None
+    text: str | SnapshotError = SnapshotError("what the report names leaves the inventory in doubt")
+    rows: int | None = None
     if inventory.complete and not any(finding.code in _UNRECORDABLE for finding in findings):
-        configs = {CONFIG_KEYS[name]: source.config(name) for name in (CONFIG_NAME, QUANT_CONFIG_NAME)}
         present = {key: config for key, config in configs.items() if config is not None}
-        snapshot = take_snapshot(inventory, present, **about)
-        text, rows = dump_snapshot(snapshot), len(snapshot.rows)
+        try:
+            snapshot = take_snapshot(inventory, present, **about)
+            text, rows = dump_snapshot(snapshot), len(snapshot.rows)
+        except SnapshotError as error:
+            text = error
     answer = Recorded(
         **about, tensors=len(inventory.tensors), bytes=sum(group.nbytes for group in inventory.groups), rows=rows
     )
-    report = Report(command="record", source=info, answer=answer, findings=findings, complete=text is not None)
+    report = Report(command="record", source=info, answer=answer, findings=findings, complete=rows is not None)
     return report, text

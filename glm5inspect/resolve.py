@@ -51,7 +51,7 @@ def open_source(text: str, *, subfolder: str | None = None) -> Source:
     if text.startswith(BUNDLED):
         return _open_bundled(text.removeprefix(BUNDLED), text, subfolder)
     if path.is_symlink():
-        raise SourceError(f"{text}: a link to nothing")
+        raise SourceError(f"{text}: a link that leads nowhere")
     hub = _HUB.fullmatch(text)  # never of what looks like a path: an owner begins with a letter or digit
     if hub or text.startswith("hf://"):
         raise SourceError(
@@ -74,10 +74,12 @@ def _open_path(path: Path, text: str, subfolder: str | None) -> Source:
         return Checkpoint(LocalSource(path.parent, typed=text, sole_shard=path.name))
     if not path.is_file():
         raise SourceError(f"{text}: neither a folder nor a regular file")
-    what = _what_is(path)
-    if path.suffix == ".json" and what is None:
+    start = _first_bytes(path)
+    if path.suffix == ".json" or start.startswith(b"{"):
+        if what := foreign_format(start):
+            raise SourceError(f"{text}: {what}")
         return load_snapshot(path, typed=text)
-    raise SourceError(f"{text}: {what or 'not a checkpoint'}; give a folder of .safetensors files, or a snapshot file")
+    raise SourceError(f"{text}: {_what_is(path, start)}; give a folder of .safetensors files, or a snapshot file")
 
 
 def _open_folder(path: Path, text: str, subfolder: str | None) -> Source:
@@ -102,14 +104,15 @@ def _open_bundled(name: str, text: str, subfolder: str | None) -> Source:
     return load_snapshot(snapshot_folder() / f"{name}.json", typed=text, resolved=f"{name}, bundled")
 
 
-def _what_is(path: Path) -> str | None:
-    """Name a file of another kind: by its first bytes, else by its suffix; ``None`` when neither tells."""
+def _first_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            start = file.read(SNIFF_BYTES)
+            return file.read(SNIFF_BYTES)
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    by_suffix = next(
-        (f"a file of another kind ({what})" for suffix, what in OTHER_FORMATS if path.name.endswith(suffix)), None
-    )
-    return foreign_format(start) or by_suffix
+        raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _what_is(path: Path, start: bytes) -> str:
+    """Name a file that is no source: by its first bytes, else by its suffix."""
+    by_suffix = next((what for suffix, what in OTHER_FORMATS if path.name.endswith(suffix)), None)
+    return foreign_format(start) or (f"a file of another kind ({by_suffix})" if by_suffix else "not a checkpoint")

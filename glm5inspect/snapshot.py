@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 FORMAT = "glm5inspect-snapshot/1"
 MAX_SNAPSHOT_BYTES = 64 << 20
-MAX_SNAPSHOT_TENSORS = 5_000_000
-MAX_SNAPSHOT_NAMES = 1 << 30
+MAX_SNAPSHOT_TENSORS = 1_000_000
+MAX_SNAPSHOT_NAMES = 1 << 28
 """Bounds on what a file may expand to, in tensors and in characters of names; the largest known has 150,226 tensors."""
 
 _INDEX_LIMIT = 1 << 64
@@ -103,10 +103,11 @@ class Snapshot:
             nbytes = (needed_bits(row.dtype, row.shape) or 0) // 8
             for name in row.names():
                 tensors[name] = TensorRecord(name, row.dtype, row.shape, 0, nbytes, None)
-        return Inventory(info=self.info, tensors=tensors, shards=self.shards, config=self.config())
+        return Inventory(info=self.info, tensors=tensors, shards=self.shards)
 
 
 CONFIG_KEYS = {CONFIG_NAME: "config", QUANT_CONFIG_NAME: "hf_quant_config"}
+_ROW_KEYS = {"pattern", "dtype", "shape", "layers", "experts"}
 _KEYS = ("format", "repo", "revision", "recorded", "provenance", "shards", "tensors", "bytes", *CONFIG_KEYS.values())
 
 
@@ -165,6 +166,8 @@ def parse_snapshot(raw: bytes, info: SourceInfo) -> Snapshot:
         raise SnapshotError(f"the format is {repr(fields.get('format'))[:80]}, this version reads {FORMAT} only")
     if parsed.duplicates:
         raise SnapshotError(f"the key {parsed.duplicates[0]} stands twice")
+    if stray := sorted(fields.keys() - {*_KEYS, "rows"}):
+        raise SnapshotError(f"the key {stray[0]} is not one of this format")
     texts = {key: _optional(fields, key, str) for key in ("repo", "revision", "recorded", "provenance")}
     configs = {key: value for key in CONFIG_KEYS.values() if (value := _optional(fields, key, dict)) is not None}
     shards = _optional(fields, "shards", int)
@@ -199,7 +202,7 @@ def _parse_rows(fields: Mapping[str, Any]) -> tuple[Row, ...]:
     for number, raw in enumerate(raw_rows, 1):
         try:
             row = _parse_row(raw)
-        except (KeyError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise SnapshotError(f"row {number} is malformed ({error!s})") from error
         rows.append(row)
         tensors += row.count
@@ -211,12 +214,16 @@ def _parse_rows(fields: Mapping[str, Any]) -> tuple[Row, ...]:
         stated = fields.get(key)
         if type(stated) is not int or stated != total:
             raise SnapshotError(f"the rows add up to {total:,} {key}, but the file says {repr(stated)[:80]}")
+    if rows != sorted(rows, key=row_order):
+        raise SnapshotError("the rows are not sorted by pattern, dtype, shape and layers")
     if len({name for row in rows for name in row.names()}) != tensors:
         raise SnapshotError("rows overlap: a tensor is recorded twice")
     return tuple(rows)
 
 
 def _parse_row(raw: Mapping[str, Any]) -> Row:
+    if not isinstance(raw, dict) or not {"pattern", "dtype", "shape"} <= raw.keys() <= _ROW_KEYS:
+        raise TypeError("not an object of pattern, dtype, shape and, where the pattern has them, layers and experts")
     pattern, dtype, shape = raw["pattern"], raw["dtype"], raw["shape"]
     if type(pattern) is not str or dtype not in DTYPE_BITS or type(shape) is not list:
         raise TypeError("pattern, dtype or shape")
@@ -307,7 +314,12 @@ def _fold(tensors: Iterable[TensorRecord]) -> list[Row]:
         for layer, experts in layers.items():
             layers_of.setdefault(tuple(sorted(experts, key=_none_first)), []).append(layer)
         rows += [Row(pattern, dtype, shape, _indices(group), _indices(experts)) for experts, group in layers_of.items()]
-    return sorted(rows, key=lambda row: (row.pattern, row.dtype, row.shape, row.layers or (), row.experts or ()))
+    return sorted(rows, key=row_order)
+
+
+def row_order(row: Row) -> tuple[object, ...]:
+    """Return the place of a row in a file."""
+    return (row.pattern, row.dtype, row.shape, row.layers or (), row.experts or ())
 
 
 def _fold_index(name: str, after: str, letter: str) -> tuple[str, int | None]:

@@ -66,8 +66,10 @@ def parse_object(raw: bytes, *, integers_only: bool = False) -> Parsed:
         raise
     except RecursionError as error:
         raise StrictJSONError("nested too deeply") from error
-    except ValueError as error:  # JSONDecodeError, and integers of thousands of digits
+    except json.JSONDecodeError as error:
         raise StrictJSONError(f"not JSON ({error})") from error
+    except ValueError as error:  # Python converts no integer of more than 4,300 digits
+        raise StrictJSONError("beyond reading: a number has thousands of digits") from error
 
 
 def _is_plain(raw: bytes, value: dict[str, object]) -> bool:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from checkpoints import shard_name, tiny, write_checkpoint, write_raw
+from checkpoints import Kind, shard_name, tiny, write_checkpoint, write_raw
 
 COMMAND = [sys.executable, "-m", "glm5inspect"]
 QUIET = {"COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "TERM", "TTY_COMPATIBLE"}
@@ -308,12 +308,15 @@ WIDTHS: dict[str, tuple[dict[str, str], int | None]] = {
 
 
 @pytest.mark.parametrize(("extra", "width"), WIDTHS.values(), ids=WIDTHS)
-def test_columns(extra: dict[str, str], width: int | None, healthy: Path) -> None:
-    """Off a terminal lines end where COLUMNS says, and nowhere when it says nothing of use."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", run("verify-dsa", healthy, **extra).stdout.decode())
-    longest = max(map(len, text.splitlines()))
-    assert longest <= width if width else longest > 190
-    assert "index_topk 16" in " ".join(text.split())
+def test_columns(extra: dict[str, str], width: int | None, healthy: Path, tmp_path: Path) -> None:
+    """Off a terminal tables end where COLUMNS says, and nowhere when it says nothing of use; names are never cut."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", run("census", healthy, "--layers", **extra).stdout.decode())
+    longest = max(len(line) for line in text.splitlines() if line.startswith(" "))
+    assert longest <= width if width else longest > 85
+    name = "model.language_model.layers.3.self_attn.an_attention_tensor_that_nobody_knows_and_that_has_a_long_name"
+    stray = write_checkpoint(tmp_path, tiny() | {name: Kind("U8", (1,))})
+    unclaimed = run("verify-dsa", stray, "--quiet", **extra).stdout.decode()
+    assert f": {name}: no row" in re.sub(r"\x1b\[[0-9;]*m", "", unclaimed)
 
 
 def test_an_ascii_terminal_gets_escapes(healthy: Path) -> None:

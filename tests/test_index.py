@@ -334,10 +334,10 @@ SIZES: dict[str, tuple[Edit, str, str | None]] = {
     "beyond 2^53": (size(2**53 + 1), "is 9,007,199,254,740,993, 9,007,199,254,740,869 bytes too much", None),
     "zero": (size(0), "is 0, not a size", None),
     "negative": (size(-124), "is -124, not a size", None),
-    "string": (size("124"), "is '124', not a size", None),
+    "string": (size("124"), 'is "124", not a size', None),
     "float": (size(124.0), "is 124.0, not a size", None),
-    "boolean": (size(True), "is True, not a size", None),  # noqa: FBT003
-    "null": (size(None), "is None, not a size", None),
+    "boolean": (size(True), "is true, not a size", None),  # noqa: FBT003
+    "null": (size(None), "is null, not a size", None),
     "a list": (size([124]), "is [124], not a size", None),
     "absent": (metadata({}), "is absent", None),
     "metadata is a list": (metadata([]), "is absent", None),
@@ -409,7 +409,7 @@ MALFORMED: dict[str, tuple[bytes, str]] = {
     "NaN": (b'{"metadata":{"total_size":NaN},"weight_map":{}}', "not JSON (NaN)"),
     "lone surrogate": (b'{"weight_map":{"\\ud800":"x.safetensors"}}', "a lone surrogate"),
     "deep": (b'{"weight_map":' + b"[" * 100_000, "nested too deeply"),
-    "digits": (b'{"metadata":{"total_size":' + b"9" * 5000 + b'},"weight_map":{}}', "not JSON"),
+    "digits": (b'{"metadata":{"total_size":' + b"9" * 5000 + b'},"weight_map":{}}', "thousands of digits"),
 }
 
 

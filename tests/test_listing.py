@@ -285,6 +285,12 @@ def test_hints(name: str, family: str | None) -> None:
         assert family in finding.hint
 
 
+def text_of(recorded: object) -> str:
+    """Return the text of a snapshot that could be recorded."""
+    assert isinstance(recorded, str)
+    return recorded
+
+
 def test_records_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     """What is recorded is the inventory, the configuration and what the caller says of it."""
     quant = {"quantization": {"quant_algo": "NVFP4"}}
@@ -292,8 +298,8 @@ def test_records_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     said = {"repo": "o/n", "revision": "main", "recorded": "2026-05-06", "provenance": "Made up."}
     report, text = record(open_source(str(checkpoint)), today="2026-01-01", **said)  # type: ignore[arg-type] # none of them is a function
     path = tmp_path / "s.json"
-    path.write_text(text or "")
-    fields = json.loads(text or "")
+    path.write_text(text_of(text))
+    fields = json.loads(text_of(text))
     assert {key: fields[key] for key in said} == said
     assert (fields["shards"], fields["tensors"]) == (3, 271)
     assert (fields["config"], fields["hf_quant_config"]) == (TINY_CONFIG, quant)
@@ -303,7 +309,7 @@ def test_records_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
     kinds = {tensor.name: Kind(tensor.dtype, tensor.shape) for tensor in back.inventory().tensors.values()}
     assert kinds == tiny()
     assert record(back, today="2030-01-01")[1] == text
-    assert json.loads(record(back, today="2030-01-01", recorded="2031-01-01", repo="p/q")[1] or "") == fields | {
+    assert json.loads(text_of(record(back, today="2030-01-01", recorded="2031-01-01", repo="p/q")[1])) == fields | {
         "recorded": "2031-01-01",
         "repo": "p/q",
     }
@@ -311,7 +317,7 @@ def test_records_a_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
 
 def test_records_what_it_knows_by_itself(checkpoint: Path) -> None:
     """Without a word from the caller, the day is today, and the inventory was read from headers."""
-    fields = json.loads(record(open_source(str(checkpoint)), today="2026-01-02")[1] or "")
+    fields = json.loads(text_of(record(open_source(str(checkpoint)), today="2026-01-02")[1]))
     assert {key: fields[key] for key in ("repo", "revision", "recorded", "provenance")} == {
         "repo": None,
         "revision": None,
@@ -367,7 +373,7 @@ def test_damaged_sources_are_not_recorded(
     report, text = record(open_source(str(checkpoint)), today="2026-01-01")
     assert code in [finding.code for finding in report.findings]
     assert report.judged(Policy()).ok is False
-    assert (report.complete, text is not None) == (complete, complete)
+    assert (report.complete, isinstance(text, str)) == (complete, complete)
     assert isinstance(report.answer, Recorded)
     assert (report.answer.rows is not None) is complete
 

@@ -38,10 +38,10 @@ MTP = f"{TEXT}layers.5."
 HEAD = ("eh_proj.weight", "enorm.weight", "hnorm.weight", "shared_head.norm.weight")
 EXPERTS = [f"mlp.experts.{expert}.{part}_proj" for expert in range(4) for part in ("gate", "up", "down")]
 PARTS = {
-    **dict.fromkeys(HEAD, "head tensors"),
-    **dict.fromkeys(DSA_SHAPES, "tensors of the DSA block"),
-    **dict.fromkeys(("mlp.gate.weight", "mlp.gate.e_score_correction_bias"), "router tensors"),
-    **{f"{module}.weight": "expert tensors" for module in EXPERTS},
+    **dict.fromkeys(HEAD, "head tensor"),
+    **dict.fromkeys(DSA_SHAPES, "tensor of the DSA block"),
+    **dict.fromkeys(("mlp.gate.weight", "mlp.gate.e_score_correction_bias"), "router tensor"),
+    **{f"{module}.weight": "expert tensor" for module in EXPERTS},
 }
 """The tensors without which the layer is incomplete, and the part that they are."""
 
@@ -183,7 +183,7 @@ def test_missing_experts_are_named(tmp_path: Path) -> None:
     """Which experts are lacking stands in the message."""
     gone = tuple(f"{MTP}mlp.experts.{expert}." for expert in (1, 2))
     (finding,) = find(write_checkpoint(tmp_path, {n: k for n, k in tiny().items() if not n.startswith(gone)})).findings
-    assert "lacks 6 expert tensors of expert 1-2: mlp.experts.1.down_proj.weight, " in finding.message
+    assert "lacks 6 expert tensors of experts 1-2: mlp.experts.1.down_proj.weight, " in finding.message
     assert finding.message.endswith(" and 3 more")
 
 

@@ -132,7 +132,7 @@ def test_nothing_there(here: Path, text: str, said: str) -> None:  # noqa: ARG00
 def test_broken_link(here: Path, target: str) -> None:
     """A link to nothing, or to itself, is named as one."""
     (here / "link").symlink_to(target)
-    with pytest.raises(SourceError, match="link: a link to nothing"):
+    with pytest.raises(SourceError, match="link: a link that leads nowhere"):
         open_source("link")
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from glm5inspect.catalogue import Severity
+from glm5inspect.catalogue import Code, Severity
+from glm5inspect.dsa import BLOCK
 from glm5inspect.render.wording import columns, fold, source_lines, verdict
 from glm5inspect.report import counted, printable, ranges
 
@@ -30,9 +30,12 @@ if TYPE_CHECKING:
     from glm5inspect.mtp import MtpAnswer
     from glm5inspect.recording import Recorded
     from glm5inspect.render import View
-    from glm5inspect.report import Report
+    from glm5inspect.report import Finding, Report
 
+_ROWS = {row.name.removeprefix("self_attn."): number for number, row in enumerate(BLOCK)}
+_CHECKS = (Code.DSA_MISSING, Code.DSA_DTYPE, Code.DSA_SHAPE, Code.DSA_BYTES)
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_PRESENCE = {True: "present", False: "MISSING", None: "not seen"}
 _NO_EDGE = 1 << 20  # columns of a console that never wraps
 _LEAST_WIDTH = 72  # below it, Rich would crop numbers
 _USUAL_WIDTH = 80  # of a terminal that does not tell
@@ -47,12 +50,13 @@ def render(report: Report, view: View) -> str:
     if not view.quiet:
         _print(console, *source_lines(report.command, report.source))
         body(console, report.answer)
-    for entry in fold(report.findings):
+    findings = sorted(report.findings, key=_block_order) if report.command == "verify-dsa" else report.findings
+    for entry in fold(findings):
         style = _STYLES[entry.severity]
         head = Text.assemble(
             (entry.severity.name.lower(), style), " ", (entry.code.value, "bold"), f": {printable(entry.headline)}"
         )
-        _print(console, head, *(Padding(printable(detail), (0, 0, 0, 4), expand=False) for detail in entry.details))
+        _print(console, head, *(f"    {printable(detail)}" for detail in entry.details))
     word = "bold green" if report.ok else "bold red"
     line = verdict(report, subject(report.answer))
     _print(console, Text.assemble((line[: line.index(":")], word), line[line.index(":") :]))
@@ -105,15 +109,18 @@ def _width(stream: TextIO | None) -> int:
     return max(width, _LEAST_WIDTH)
 
 
-def _print(console: Console, *lines: Text | Padding | str) -> None:
-    for line in lines:
-        console.print(line)
-
-
-def _print_uncut(console: Console, lines: Iterable[str]) -> None:
-    """Print lines that a terminal may wrap by itself, but that stay whole for whoever copies or greps them."""
+def _print(console: Console, *lines: Text | str) -> None:
+    """Print lines that a terminal may wrap by itself, but that stay whole for whoever copies or greps a name."""
     for line in lines:
         console.print(line, soft_wrap=True)
+
+
+def _block_order(finding: Finding) -> tuple[int, int, int]:
+    """Put findings about a DSA block into the order of its table, and of the checks of one tensor."""
+    _, _, name = (finding.tensor or "").partition(".self_attn.")
+    row = _ROWS.get(name, len(_ROWS))
+    check = _CHECKS.index(finding.code) if finding.code in _CHECKS else len(_CHECKS)
+    return (row, check, -1 if finding.layer is None else finding.layer)
 
 
 def _table(title: str | None, *names: str) -> Table:
@@ -164,7 +171,7 @@ def _census(console: Console, census: Census) -> None:
         _layers(console, census.layer_table)
     if census.pattern_table:
         _print(console, Text("Patterns", "bold"))
-        _print_uncut(console, _patterns(census.pattern_table))
+        _print(console, *_patterns(census.pattern_table))
 
 
 def _roles(console: Console, census: Census) -> None:
@@ -243,7 +250,7 @@ def _mtp(console: Console, answer: MtpAnswer) -> None:
         shards = (
             "" if layer.shards is None else f", in {counted(len(layer.shards), 'shard')}: {', '.join(layer.shards)}"
         )
-        names = ", ".join(f"{name} {'present' if there else 'MISSING'}" for name, there in layer.names.items())
+        names = ", ".join(f"{name} {_PRESENCE[there]}" for name, there in layer.names.items())
         _print(
             console,
             printable(
@@ -252,6 +259,8 @@ def _mtp(console: Console, answer: MtpAnswer) -> None:
             ),
             names,
         )
+        if not layer.tensors:
+            continue
         table = _table(f"MTP layer {layer.layer}", "role", "tensors>", "dtypes")
         for role, dtypes in layer.dtypes_by_role.items():
             _row(table, role, sum(dtypes.values()), _dtypes(dtypes))
@@ -270,15 +279,20 @@ def _census_subject(census: Census) -> str:
 
 
 def _dsa_subject(answer: DsaAnswer) -> str:
-    number = len(answer.blocks)
-    layers = ranges(block.layer for block in answer.blocks)
-    where = f" (layer{'s' if number > 1 else ''} {layers})" if layers else ""
-    return f"{counted(number, 'DSA block')} checked{where}"
+    layers = [block.layer for block in answer.blocks]
+    if not layers:
+        return "no DSA block was checked"
+    where = f"layer{'s' if len(layers) > 1 else ''} {ranges(layers)}"
+    bound, expected = sum(block.bound for block in answer.blocks), sum(block.expected for block in answer.blocks)
+    return f"{counted(len(layers), 'DSA block')} ({where}), {bound} of {counted(expected, 'tensor')} found"
 
 
 def _mtp_subject(answer: MtpAnswer) -> str:
-    layers = ranges(layer.layer for layer in answer.layers)
-    return f"MTP layer {layers} found" if layers else "no MTP layer found"
+    seen = [layer.layer for layer in answer.layers if layer.tensors]
+    unseen = [layer.layer for layer in answer.layers if not layer.tensors]
+    parts = [f"MTP layer{'s' if len(seen) > 1 else ''} {ranges(seen)} found"] if seen else []
+    parts += [f"MTP layer{'s' if len(unseen) > 1 else ''} {ranges(unseen)} only in the index"] if unseen else []
+    return ", ".join(parts) or "no MTP layer found"
 
 
 _BODIES: dict[str, tuple[Callable[..., None], Callable[..., str]]] = {

@@ -53,11 +53,15 @@ class LocalSource:
         self.sole_shard = sole_shard
         self._top = self._list("")
         self.index_name = None if sole_shard else index or self._find_index()
-        cached = _CACHE_SNAPSHOT.search(str(folder.absolute()))
+        try:
+            place = folder.absolute()
+        except OSError as error:
+            raise SourceError(f"{typed}: the current folder is not there any more") from error
+        cached = _CACHE_SNAPSHOT.search(str(place))
         self.info = SourceInfo(
             kind="file" if sole_shard else "directory",
             name=typed,
-            resolved=str(folder.absolute() / (sole_shard or index or "")),
+            resolved=str(place / (sole_shard or index or "")),
             repo=f"{cached[1]}/{cached[2]}" if cached else None,
             commit=cached[3] if cached else None,
         )
