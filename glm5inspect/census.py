@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.against import compare, whole_inventory
 from glm5inspect.catalogue import Code
-from glm5inspect.families import foreign_family
+from glm5inspect.families import family_hint
 from glm5inspect.geometry import read_count
 from glm5inspect.header import elements
-from glm5inspect.integrity import emptiness, integrity
-from glm5inspect.layers import LayerRow, layer_table, text_layers
+from glm5inspect.integrity import integrity
+from glm5inspect.layers import LayerRow, draft_tree, layer_table, text_layers
 from glm5inspect.report import Finding, Report, in_order, ranges
 from glm5inspect.roles import is_norm, is_text_model, parse_name
 
@@ -210,11 +210,9 @@ def pattern_table(groups: list[Group]) -> Iterator[PatternRow]:
 
 def check_names(inventory: Inventory) -> Iterator[Finding]:
     """Report every name without a role, and every norm that is not in a norm role."""
-    yield from emptiness(inventory)
     for group in inventory.groups:
         if group.role is None:
-            family = foreign_family(group.tensors[0].name)
-            hint = f"The name looks like {family}." if family else None
+            hint = family_hint(group.tensors[0].name)
             for tensor in group.tensors:
                 message = f"{tensor.name}: no rule says what this tensor is for"
                 yield Finding(
@@ -241,7 +239,7 @@ def check_layers(inventory: Inventory, config: Mapping[str, object] | None) -> I
     trunk = found.trunk
     if not trunk and found.mtp:
         if inventory.absence_is_known:
-            yield Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(found.mtp)} is here, no trunk layer")
+            yield draft_tree(found.mtp)
         return
     # All text layers together have no hole; an MTP layer stands for none of the declared trunk, nor the reverse.
     first_mtp = declared or 0

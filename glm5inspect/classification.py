@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
-from glm5inspect.families import foreign_family
+from glm5inspect.families import family_hint
 from glm5inspect.report import Finding, Report, in_order
 from glm5inspect.roles import classify, is_mtp_only_name, is_norm, is_text_model, layer_index, normalize
 
@@ -52,9 +52,7 @@ def classify_names(names: Iterable[str], *, source: SourceInfo | None = None) ->
 
 def classify_source(source: Source, *, progress: Progress | None = None) -> Report:
     """Classify every name that a source holds."""
-    from dataclasses import replace  # noqa: PLC0415 - kept beside the inventory, which plain names do not need
-
-    from glm5inspect.integrity import emptiness, refusals  # noqa: PLC0415
+    from glm5inspect.integrity import emptiness, refusals  # noqa: PLC0415 - plain names do not need it
 
     inventory = source.inventory(progress=progress)
     report = classify_names(sorted(inventory.tensors), source=inventory.info)
@@ -76,8 +74,7 @@ def _classify(name: str) -> Classified:
 
 
 def _unknown(name: str, layer: int | None) -> Finding:
-    family = foreign_family(name)
-    hint = f"The name looks like {family}." if family else None
+    hint = family_hint(name)
     return Finding(
         Code.UNKNOWN_TENSOR, f"{name}: no rule says what this tensor is for", hint=hint, tensor=name, layer=layer
     )

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from glm5inspect.catalogue import Code, Severity
+from glm5inspect.catalogue import Code
 from glm5inspect.expect import Expected, Verdicts, compare
-from glm5inspect.families import foreign_family
+from glm5inspect.families import family_hint
 from glm5inspect.geometry import (
     MAX_LAYERS,
     REFERENCE,
@@ -23,14 +23,14 @@ from glm5inspect.geometry import (
     read_geometry,
 )
 from glm5inspect.integrity import placement_of, refusals
-from glm5inspect.layers import text_layers
+from glm5inspect.layers import draft_tree, text_layers
 from glm5inspect.report import Finding, Report, in_order, ranges, some
 from glm5inspect.roles import (
-    LAYER_PREFIX,
     MTP_ONLY_NAMES,
     classify,
     is_mtp_only_name,
     layer_index,
+    layer_prefix,
     mixer_of,
     parse_name,
 )
@@ -62,7 +62,7 @@ BLOCK = tuple(
 )
 """The 14 tensors of a block, in the order in which they are checked."""
 
-_ATTENTION = LAYER_PREFIX.replace("#", "N") + "self_attn."
+_ATTENTION = layer_prefix("N") + "self_attn."
 _VERDICTS = Verdicts(Code.DSA_MISSING, Code.DSA_DTYPE, Code.DSA_SHAPE, Code.DSA_BYTES)
 _ROPE_DIM = 64  # what an MLA with positions adds to kv_a_proj_with_mqa
 _SWAPPED = {"self_attn.q_b_proj.weight": "kv_b_proj", "self_attn.kv_b_proj.weight": "q_b_proj"}
@@ -156,7 +156,7 @@ def check(inventory: Inventory, config: Mapping[str, object] | None, asked: set[
         findings += layer_findings
         for layer in layers:
             findings += _check_block(inventory, layer, attention.get(layer, []), geometry)
-    wrong = {finding.layer for finding in findings if finding.severity is Severity.ERROR}
+    wrong = {finding.layer for finding in findings}
     blocks = tuple(_block(inventory, layer, attention.get(layer, []), ok=layer not in wrong) for layer in layers)
     names = needed_names(inventory.all_names, set(layers), asked) if layers else set()
     names.update(name for layer in layers for name in _block_names(layer))
@@ -179,7 +179,7 @@ def _attention_names(inventory: Inventory) -> dict[int, list[str]]:
 
 
 def _block_names(layer: int) -> list[str]:
-    prefix = LAYER_PREFIX.replace("#", str(layer))
+    prefix = layer_prefix(layer)
     return [prefix + row.name for row in BLOCK]
 
 
@@ -196,7 +196,7 @@ def _dsa_layers(
     stored = {layer for layer, mixer in mixers.items() if "DSA" in mixer}
     found = text_layers(inventory.known_groups)
     if found.mtp and not found.trunk and inventory.absence_is_known:
-        findings.append(Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(found.mtp)} is here, no trunk layer"))
+        findings.append(draft_tree(found.mtp))
         declared = None
     layers = stored | found.mtp | (declared or set())
     if declared is not None:
@@ -242,11 +242,10 @@ def _check_block(inventory: Inventory, layer: int, attention: list[str], geometr
         if tensor is not None or (name not in inventory.unseen and inventory.absence_is_known):
             yield from compare(row, name, layer, tensor, geometry, _VERDICTS, _hint)
     for tensor in _unclaimed(inventory, attention, names):
-        family = foreign_family(tensor.name)
         yield Finding(
             Code.DSA_UNCLAIMED,
             f"{tensor.name}: no row of a DSA block claims it",
-            hint=f"The name looks like {family}." if family else None,
+            hint=family_hint(tensor.name),
             tensor=tensor.name,
             layer=layer,
             shard=tensor.shard,

@@ -33,6 +33,12 @@ _SUFFIXES = (
 )  # fmt: skip
 
 
+def family_hint(name: str) -> str | None:
+    """Say for a hint which family a name looks like, or ``None`` when it looks like none."""
+    family = foreign_family(name)
+    return f"The name looks like {family}." if family else None
+
+
 def foreign_family(name: str) -> str | None:
     """Say which family a name looks like, or ``None``; a family is a guess for people, never a reason to accept."""
     for prefixes, family in _PREFIXES:

@@ -53,6 +53,7 @@ def emptiness(inventory: Inventory) -> Iterator[Finding]:
 def integrity(inventory: Inventory) -> Iterator[Finding]:
     """Report everything that the headers and the index say against each other and against the files."""
     yield from refusals(inventory)
+    yield from emptiness(inventory)
     for header in inventory.headers.values():
         yield from check_header(header)
     for group in [*inventory.groups, *group_tensors(inventory.superseded)]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from glm5inspect.catalogue import Code
+from glm5inspect.report import Finding, ranges
 from glm5inspect.roles import TensorRole, is_text_model, mixer_of
 
 if TYPE_CHECKING:
@@ -66,6 +68,11 @@ def text_layers(groups: Iterable[Group]) -> TextLayers:
             if group.role in _MTP_ROLES:
                 mtp.add(group.layer)
     return TextLayers(text, mtp)
+
+
+def draft_tree(mtp: set[int]) -> Finding:
+    """Note that a tree holds MTP layers and no trunk."""
+    return Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(mtp)} is here, no trunk layer")
 
 
 def layer_table(groups: Iterable[Group]) -> Iterator[LayerRow]:

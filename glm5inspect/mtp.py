@@ -21,6 +21,7 @@ from glm5inspect.roles import (
     MTP_ONLY_NAMES,
     is_mtp_only_name,
     layer_index,
+    layer_prefix,
     parse_name,
 )
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 FOREIGN_PREFIXES = ("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.mtp.")
 """How other models name such a layer."""
 
-_LAYER = LAYER_PREFIX.replace("#", "N")
+_LAYER = layer_prefix("N")
 _LAYERS = LAYER_PREFIX.partition("#")[0]
 _ROUTER = f"{_LAYER}mlp.gate."
 _EXPERTS = f"{_LAYER}mlp.experts.E."
@@ -237,7 +238,7 @@ def _experts(groups: Iterable[Group]) -> dict[tuple[str, str], set[str]]:
 
 def _check_whole(layer: int, groups: list[Group], trunk: _Trunk) -> Iterator[Finding]:
     """Report which parts of the layer are missing: head, DSA block, router, experts; one finding a part."""
-    prefix = LAYER_PREFIX.replace("#", str(layer))
+    prefix = layer_prefix(layer)
     names = {tensor.name.removeprefix(prefix) for group in groups for tensor in group.tensors}
     # A module may be stored in several tensors, and not necessarily as `weight`, when it is quantized.
     modules = {module for module, _, leaf in (name.rpartition(".") for name in names) if leaf in _PAYLOADS}
@@ -285,7 +286,7 @@ def _check_encoding(layer: int, groups: list[Group], trunk: _Trunk) -> Iterator[
 
 
 def _describe(inventory: Inventory, layer: int, groups: list[Group]) -> MtpLayer:
-    prefix = LAYER_PREFIX.replace("#", str(layer))
+    prefix = layer_prefix(layer)
     seen = [group for group in groups if group.dtype]
     dtypes: dict[str, dict[str, int]] = {}
     for group in seen:

@@ -60,6 +60,8 @@ def check_output(value: str | None) -> str | None:
     """Refuse an empty FILE, as an unset variable leaves it, and one that would overwrite a part of a checkpoint."""
     if value == "":
         raise typer.BadParameter("is empty; give the name of a file")
+    if value == "-":
+        raise typer.BadParameter("is no file name here; standard output is what you get without this option")
     if value is not None and value.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
         raise typer.BadParameter(f"{printable(value)} is the name of a shard or an index; nothing is written over one")
     return value
@@ -145,6 +147,12 @@ def find_code(slug: str, option: str) -> Code:
     raise typer.BadParameter(f"{printable(slug)!r} is not a finding code; {hint}", param_hint=option)
 
 
+def _write_file(path: str, text: str) -> None:
+    from glm5inspect.output import write_file
+
+    write_file(path, text)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One run of a command: where its report goes, and what makes it fail."""
@@ -161,20 +169,18 @@ class Run:
             report: What the command answered.
             snapshot: A further file and its text, written only when the verdict is good; or why there is no text.
         """
-        from glm5inspect.output import write_file
-
         judged = report.judged(self.policy)
         if snapshot:
             path, text = snapshot
             if isinstance(text, Glm5InspectError):
                 complain(sys.stderr, f"{path}: not written: {text}")
             elif judged.ok:
-                write_file(path, text)
+                _write_file(path, text)
             else:
                 complain(sys.stderr, f"{path}: not written, because of the findings")
         code = Exit.OK if judged.ok else Exit.FINDINGS if judged.complete else Exit.UNANSWERED
         if self.output is not None:
-            write_file(self.output, render(judged, self.fmt, View(None, self.quiet)))
+            _write_file(self.output, render(judged, self.fmt, View(None, self.quiet)))
         else:
             write_out(sys.stdout, render(judged, self.fmt, View(sys.stdout, self.quiet)))
         raise typer.Exit(code)

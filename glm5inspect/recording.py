@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
 from glm5inspect.errors import SnapshotError
-from glm5inspect.integrity import emptiness, integrity
+from glm5inspect.integrity import integrity
 from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME
 from glm5inspect.report import Report, in_order
 from glm5inspect.snapshot import CONFIG_KEYS, Snapshot, dump_snapshot, take_snapshot
@@ -62,11 +62,11 @@ def record(
     """
     configs = {CONFIG_KEYS[name]: source.config(name) for name in (CONFIG_NAME, QUANT_CONFIG_NAME)}
     inventory = source.inventory(progress=progress)
-    findings = in_order([*integrity(inventory), *emptiness(inventory)])
+    findings = in_order(integrity(inventory))
     info, old = inventory.info, source if isinstance(source, Snapshot) else None
     about = {
-        "repo": repo or info.repo,
-        "revision": revision or info.commit or info.revision,
+        "repo": info.repo if repo is None else repo,
+        "revision": (info.commit or info.revision) if revision is None else revision,
         "recorded": recorded or (old.recorded if old else today),
         "provenance": provenance or (old.provenance if old else "read from headers"),
     }

@@ -162,6 +162,11 @@ def is_mtp_only_name(name: str) -> bool:
     return key.startswith(LAYER_PREFIX) and key.removeprefix(LAYER_PREFIX) in MTP_ONLY_NAMES
 
 
+def layer_prefix(layer: int | str) -> str:
+    """Return what the names of one text layer begin with; ``N`` gives what their patterns begin with."""
+    return LAYER_PREFIX.replace("#", str(layer))
+
+
 def mixer_of(pattern: str, role: TensorRole | None) -> str | None:
     """Return ``"KDA"`` or ``"DSA"`` when a tensor of this name and role occurs in that mixer only, else ``None``."""
     if role in _KDA_ROLES:

@@ -136,6 +136,14 @@ USAGE = {
     "empty against": (["census", "snapshot:reference", "--against", " "], "is empty"),
     "no output": (["record", "snapshot:reference"], "Missing option '--output'"),
     "output without a name": (["census", ".", "--output", ""], "is empty; give the name of a file"),
+    "output is a dash": (["census", ".", "-o", "-"], "is no file name here"),
+    "output is a shard": (["census", ".", "-o", "model.safetensors"], "nothing is written over one"),
+    "waiver of an empty glob": (["census", ".", "--ignore", "dsa-shape:"], "has an empty GLOB"),
+    "no subfolder": (["census", ".", "--subfolder", ""], "is empty; give the name of a folder"),
+    "recorded some day": (
+        ["record", ".", "-o", "x", "--recorded", "foo"],
+        "'foo' does not match the formats",
+    ),
     "no name": (["classify"], "give tensor names, - for standard input, or --from SOURCE"),
     "name and source": (["classify", KNOWN, "--from", "snapshot:reference"], "give tensor names, -"),
     "no such option": (["census", ".", "--nope"], "No such option: --nope"),
@@ -370,7 +378,8 @@ def test_explain() -> None:
     assert listed.exit_code == 0
     assert [line.split()[0] for line in listed.stdout.splitlines()] == [code.value for code in Code]
     one = run("explain", "dsa-shape").stdout
-    assert [line.partition(":")[0] for line in one.splitlines() if line] == [
+    assert all(len(line) <= 80 for line in one.splitlines())
+    assert [line.partition(":")[0] for line in one.splitlines() if line[:1].strip()] == [
         "dsa-shape (error)",
         "Meaning",
         "Cause",

@@ -38,7 +38,7 @@ DenseFfn Embedding FinalNorm HyperConnection Indexer IndexerNorm KdaConv KdaDeca
 MlaNorm MlaProjection MoeExpert MoeRouter MoeShared MtpNorm MtpProjection Vision
 """
 NUMBERS = "111,456 347 1,327 194,644,803,576 184,974,634,110 113,074 2,617"
-UNCHECKED = "complete shapes and modules were not checked"
+UNCHECKED = "not checked: complete shapes and modules"
 CONTROL = re.compile(r"[^\n\x20-\x7e\u00a1-\U0010ffff]|[\u200b-\u200f\u202a-\u202e\ud800-\udfff]")
 
 
@@ -122,7 +122,7 @@ lm_head.weight  LmHead   BF16   [96, 64]  1        12.00 KiB  -        -
 error layer-gap: there is no text layer at all
 error unknown-tensor: [/x]: no rule says what this tensor is for
 error unknown-tensor: a[red]b: no rule says what this tensor is for
-FAILED: 3 tensors, 2 of them unknown; {UNCHECKED}; 3 errors, 0 warnings, 0 notes
+FAILED: 3 tensors, 2 of them unknown; 3 errors, 0 warnings, 0 notes; {UNCHECKED}
 """
     )
 
@@ -146,7 +146,7 @@ MTP         M
  4        KDA     moe                     64   70.93 KiB   BF16 21, F32 19, F8_E4M3 12, U8 12
  5        DSA     moe     yes             61   60.86 KiB   BF16 24, F32 13, F8_E4M3 12, U8 12
 
-OK: 271 tensors, none of them unknown; {UNCHECKED}; 0 errors, 0 warnings, 0 notes
+OK: 271 tensors, none of them unknown; 0 errors, 0 warnings, 0 notes; {UNCHECKED}
 """
     )
 
@@ -161,7 +161,7 @@ geometry: hidden_size 64, num_attention_heads 4, q_lora_rank 24, kv_lora_rank 16
 qk_rope_head_dim 0, v_head_dim 12, index_n_heads 2, index_head_dim 8, index_kpool 4, index_topk 16
 DSA blocks
 
- layer      bound    bytes        size   unclaimed   ok
+ layer      found    bytes        size   unclaimed   ok
  ───────────────────────────────────────────────────────
      3   14 of 14   18,608   18.17 KiB           0   yes
      5   14 of 14   18,608   18.17 KiB           0   yes
@@ -195,7 +195,7 @@ def test_find_mtp(checkpoint: Path, tmp_path: Path) -> None:
     assert text.endswith("\nOK: MTP layer 5 found; 0 errors, 0 warnings, 0 notes\n")
     bare = write_checkpoint(tmp_path / "bare", {f"{TEXT}layers.5.enorm.weight": Kind("BF16", (64,))}, config=None)
     text = text_of(find_mtp(open_source(str(bare))))
-    assert "config.json says: nothing, so number and place were not checked\n" in text
+    assert "config.json says: nothing of MTP layers\n" in text
     assert "eh_proj.weight MISSING, enorm.weight present, hnorm.weight MISSING" in text
 
 
@@ -310,7 +310,7 @@ def test_findings_of_one_kind_are_folded() -> None:
     assert (
         text_of(answered([note, *alike, other]))
         == f"""\
-error dsa-shape: {name.format("N")}: 4 tensors in layers 3,7-9: {Code.DSA_SHAPE.title}
+error dsa-shape: {name.format("N")}: 4 tensors in layers 3,7-9: shape
     first: {first} and 1 more
     expected [24, 64], found [64, 24]
     It is transposed.

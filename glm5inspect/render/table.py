@@ -58,7 +58,7 @@ def render(report: Report, view: View) -> str:
         )
         _print(console, head, *(f"    {printable(detail)}" for detail in entry.details))
     word = "bold green" if report.ok else "bold red"
-    line = verdict(report, subject(report.answer))
+    line = verdict(report, *subject(report.answer))
     _print(console, Text.assemble((line[: line.index(":")], word), line[line.index(":") :]))
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
@@ -225,7 +225,7 @@ def _strip(rows: tuple[LayerRow, ...]) -> Iterable[str]:
 def _dsa(console: Console, answer: DsaAnswer) -> None:
     if answer.geometry:
         _print(console, "geometry: " + ", ".join(f"{field} {value}" for field, value in answer.geometry.items()))
-    table = _table("DSA blocks", "layer>", "bound>", "bytes>", "size>", "unclaimed>", "ok")
+    table = _table("DSA blocks", "layer>", "found>", "bytes>", "size>", "unclaimed>", "ok")
     for block in answer.blocks:
         bound = f"{block.bound} of {block.expected}"
         ok = "yes" if block.ok else "NO"
@@ -236,16 +236,10 @@ def _dsa(console: Console, answer: DsaAnswer) -> None:
 
 def _mtp(console: Console, answer: MtpAnswer) -> None:
     trunk, declared = answer.num_hidden_layers, answer.declared
-    says = (
-        "nothing, so number and place were not checked"
-        if declared is None and trunk is None
-        else (
-            f"num_hidden_layers {'not declared' if trunk is None else trunk},"
-            f" num_nextn_predict_layers {'not declared' if declared is None else declared},"
-            f" so MTP at layer {answer.expected_layers or '?'}"
-        )
-    )
-    _print(console, f"config.json says: {says}")
+    fields = (("num_hidden_layers", trunk), ("num_nextn_predict_layers", declared))
+    says = ", ".join(f"{field} {value}" for field, value in fields if value is not None) or "nothing of MTP layers"
+    place = f", so MTP at layer {answer.expected_layers}" if answer.expected_layers and declared != 0 else ""
+    _print(console, f"config.json says: {says}{place}")
     for layer in answer.layers:
         shards = (
             "" if layer.shards is None else f", in {counted(len(layer.shards), 'shard')}: {', '.join(layer.shards)}"
@@ -273,31 +267,32 @@ def _recorded(console: Console, answer: Recorded) -> None:
     _print(console, printable(f"provenance: {answer.provenance}"))
 
 
-def _census_subject(census: Census) -> str:
+def _census_subject(census: Census) -> tuple[str, str]:
     what = "none of them unknown" if not census.unknown else f"{len(census.unknown):,} of them unknown"
-    return f"{counted(census.tensors, 'tensor')}, {what}; complete shapes and modules were not checked"
+    return f"{counted(census.tensors, 'tensor')}, {what}", "complete shapes and modules"
 
 
-def _dsa_subject(answer: DsaAnswer) -> str:
+def _dsa_subject(answer: DsaAnswer) -> tuple[str, str]:
     layers = [block.layer for block in answer.blocks]
     if not layers:
-        return "no DSA block was checked"
+        return "no DSA block was checked", ""
     where = f"layer{'s' if len(layers) > 1 else ''} {ranges(layers)}"
     bound, expected = sum(block.bound for block in answer.blocks), sum(block.expected for block in answer.blocks)
-    return f"{counted(len(layers), 'DSA block')} ({where}), {bound} of {counted(expected, 'tensor')} found"
+    return f"{counted(len(layers), 'DSA block')} ({where}), {bound} of {counted(expected, 'tensor')} found", ""
 
 
-def _mtp_subject(answer: MtpAnswer) -> str:
+def _mtp_subject(answer: MtpAnswer) -> tuple[str, str]:
     seen = [layer.layer for layer in answer.layers if layer.tensors]
     unseen = [layer.layer for layer in answer.layers if not layer.tensors]
     parts = [f"MTP layer{'s' if len(seen) > 1 else ''} {ranges(seen)} found"] if seen else []
     parts += [f"MTP layer{'s' if len(unseen) > 1 else ''} {ranges(unseen)} only in the index"] if unseen else []
-    return ", ".join(parts) or "no MTP layer found"
+    unknown = answer.layers and answer.declared is None and answer.num_hidden_layers is None
+    return ", ".join(parts) or "no MTP layer found", "number and place, which no config tells" if unknown else ""
 
 
-_BODIES: dict[str, tuple[Callable[..., None], Callable[..., str]]] = {
+_BODIES: dict[str, tuple[Callable[..., None], Callable[..., tuple[str, str]]]] = {
     "census": (_census, _census_subject),
     "verify-dsa": (_dsa, _dsa_subject),
     "find-mtp": (_mtp, _mtp_subject),
-    "record": (_recorded, lambda answer: counted(answer.tensors, "tensor")),
+    "record": (_recorded, lambda answer: (counted(answer.tensors, "tensor"), "")),
 }

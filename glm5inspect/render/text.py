@@ -70,10 +70,16 @@ def _explained(answer: Explained) -> list[str]:
     return [
         f"{entry.code} ({entry.severity}): {entry.title}",
         "",
-        f"Meaning: {entry.meaning}",
-        f"Cause:   {entry.cause}",
-        f"Remedy:  {entry.remedy}",
+        *_paragraph("Meaning: ", entry.meaning),
+        *_paragraph("Cause:   ", entry.cause),
+        *_paragraph("Remedy:  ", entry.remedy),
     ]
+
+
+def _paragraph(label: str, text: str) -> list[str]:
+    from textwrap import wrap  # noqa: PLC0415 - for this command only
+
+    return wrap(label + text, width=80, subsequent_indent=" " * len(label))
 
 
 _BODIES: dict[str, tuple[Callable[..., list[str]], str]] = {

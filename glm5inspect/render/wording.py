@@ -61,10 +61,13 @@ def _fold(members: list[Finding]) -> Folded:
         layers = ranges(finding.layer for finding in members if finding.layer is not None)
         pattern = parse_name(names[0]).pattern
         where = f" in layer{'s' if '-' in layers or ',' in layers else ''} {layers}" if layers else ""
-        headline = f"{pattern}: {counted(len(members), 'tensor')}{where}: {first.code.title}"
+        said = {finding.message.removeprefix(f"{finding.tensor}: ") for finding in members}
+        what = said.pop() if len(said) == 1 else first.code.title
+        headline = f"{pattern}: {counted(len(members), 'tensor')}{where}: {what}"
         details.append(f"first: {some(names)}")
-        if _comparable(first) and (first.expected is not None or first.actual is not None):
-            details.append(f"expected {_fact(first.expected)}, found {_fact(first.actual)}")
+        expected, actual = _fact(first.expected), _fact(first.actual)
+        if _comparable(first) and expected != actual and not (expected in what and actual in what):
+            details.append(f"expected {expected}, found {actual}")
     if first.hint:
         details.append(first.hint)
     return Folded(first.code, first.severity, headline, tuple(details))
@@ -90,10 +93,11 @@ def source_lines(command: str, source: SourceInfo | None) -> Iterator[str]:
             yield printable(f"{source.repo} at {revision}" if revision else f"{source.repo}, revision not known")
 
 
-def verdict(report: Report, subject: str) -> str:
-    """Say in one line how it ended: what was looked at, and how many findings of which severity there are."""
+def verdict(report: Report, subject: str, not_checked: str = "") -> str:
+    """Say in one line how it ended: what was looked at, how many findings there are, and what was not looked at."""
     counts = [counted(report.count(severity), severity.name.lower()) for severity in reversed(Severity)]
     if report.waived:
         counts.append(f"{report.waived:,} waived")
     word = "OK" if report.ok else "FAILED" if report.complete else "INCOMPLETE"
-    return f"{word}: {subject}; {', '.join(counts)}"
+    reservation = f"; not checked: {not_checked}" if not_checked else ""
+    return f"{word}: {subject}; {', '.join(counts)}{reservation}"
