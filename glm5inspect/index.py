@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from glm5inspect.errors import IndexFileError
+from glm5inspect.sources.base import SHARD_SUFFIX
 from glm5inspect.strict_json import StrictJSONError, parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-INDEX_NAME = "model.safetensors.index.json"
-"""The file that loaders look for."""
-
-INDEX_SUFFIX = ".safetensors.index.json"
-SHARD_SUFFIX = ".safetensors"
 
 MAX_INDEX_BYTES = 128 << 20
 """The longest index accepted; 113,074 tensors take 12 MB."""

@@ -13,14 +13,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from glm5inspect.header import TensorRecord
-from glm5inspect.index import SHARD_SUFFIX, Index
 from glm5inspect.roles import TensorRole, classify, is_digits, parse_name
+from glm5inspect.sources.base import SHARD_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from glm5inspect.errors import HeaderError
     from glm5inspect.header import Header
+    from glm5inspect.index import Index
     from glm5inspect.report import SourceInfo
 
     Progress = Callable[[int, int], None]

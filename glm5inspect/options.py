@@ -13,9 +13,9 @@ import typer
 from glm5inspect import __version__
 from glm5inspect.catalogue import BY_SLUG, Code, Severity
 from glm5inspect.errors import Glm5InspectError
-from glm5inspect.index import INDEX_SUFFIX, SHARD_SUFFIX
 from glm5inspect.render import Format, View, render
 from glm5inspect.report import Policy, Report, Waiver, printable
+from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
 from glm5inspect.streams import complain, write_out
 
 

@@ -270,6 +270,15 @@ def test_an_output_without_permission() -> None:
     assert "/report: cannot be written: Permission denied" in one_line(done.stderr)
 
 
+def test_the_current_folder_is_gone(tmp_path: Path) -> None:
+    """A relative SOURCE means nothing then: one line, 3."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = shell(f"cd {gone} && rmdir {gone} && GLM census .")
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert "the current folder is not there any more" in one_line(done.stderr)
+
+
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A healthy tiny checkpoint, not to be written to."""

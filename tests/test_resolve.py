@@ -150,6 +150,7 @@ def test_links_are_followed(here: Path) -> None:
         ("model", b"GGUF\x03\0\0\0", "a GGUF file"),
         ("pytorch_model.bin", b"PK\x03\x04rest", "a ZIP archive"),
         ("old.pt", b"\x80\x02}q", "a Python pickle"),
+        ("mine.json", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
         ("old.pth", b"none of these", r"a file of another kind \(PyTorch \.pth\)"),
         ("weights", b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
         ("page.html", b"<!DOCTYPE html><html>", "an HTML page"),

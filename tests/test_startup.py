@@ -19,8 +19,8 @@ HEAVY = {"huggingface_hub", "numpy", "rich", "safetensors"}
 
 LAYERS = (
     ("catalogue", "families", "roles", "strict_json"),
-    ("errors", "explanations", "report"),
-    ("geometry", "header", "index", "layers", "sources", "sources.base"),
+    ("errors", "explanations", "report", "sources", "sources.base"),
+    ("geometry", "header", "index", "layers"),
     ("expect", "inventory", "sources.local"),
     ("against", "checkpoint", "integrity", "snapshot"),
     ("census", "classification", "dsa", "explain", "listing", "recording", "resolve"),

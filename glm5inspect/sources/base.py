@@ -10,6 +10,11 @@ if TYPE_CHECKING:
 
     from glm5inspect.report import SourceInfo
 
+SHARD_SUFFIX = ".safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+INDEX_NAME = "model.safetensors.index.json"
+"""The index that loaders look for."""
+
 
 class FileEntry(NamedTuple):
     """One file of a checkpoint.

@@ -10,9 +10,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from glm5inspect.errors import SourceError
-from glm5inspect.index import INDEX_NAME, INDEX_SUFFIX
 from glm5inspect.report import SourceInfo, some
-from glm5inspect.sources.base import FileEntry
+from glm5inspect.sources.base import INDEX_NAME, INDEX_SUFFIX, FileEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
