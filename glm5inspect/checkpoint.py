@@ -89,11 +89,11 @@ class Checkpoint:
         """
         index = self._index
         shards, missing = self._shards(index)
-        unlisted = sorted(set(shards) - set(index.shards)) if index else []
+        unlisted = shards.difference(index.shards) if index else set()
         wanted = shards
         if index and needs:
             homes = {index.weight_map[name] for name in needs(index.weight_map)}
-            wanted = [shard for shard in shards if shard in homes or shard in unlisted]
+            wanted = shards & (homes | unlisted)
             self._read_headers(wanted, progress)
             if self._lacks_something(index):
                 wanted = shards
@@ -109,7 +109,7 @@ class Checkpoint:
             refused={shard: error for shard, error in self._refused.items() if shard in wanted},
             index=index,
             missing=missing,
-            unlisted=tuple(unlisted),
+            unlisted=tuple(sorted(unlisted)),
             partial=len(wanted) < len(shards),
         )
 
@@ -120,11 +120,11 @@ class Checkpoint:
             return None
         return parse_index(self._read_whole(name, MAX_INDEX_BYTES, IndexFileError), name=name)
 
-    def _shards(self, index: Index | None) -> tuple[list[str], dict[str, str]]:
-        """Return the shards that are there, sorted, and those that only the index knows of, with the reason."""
+    def _shards(self, index: Index | None) -> tuple[set[str], dict[str, str]]:
+        """Return the shards that are there, and those that only the index knows of, with the reason."""
         if self._files.sole_shard:
             self._refuse_what_is_no_checkpoint({self._files.sole_shard})
-            return [self._files.sole_shard], {}
+            return {self._files.sole_shard}, {}
         for folder in sorted({shard.rpartition("/")[0] for shard in index.shards} - {""}) if index else ():
             self._listing.update(self._files.listing(folder))
         missing = {}
@@ -136,7 +136,7 @@ class Checkpoint:
                 missing[shard] = "0 bytes"
         here = {name for name in self._listing if name.endswith(SHARD_SUFFIX) and not _is_hidden(name)}
         self._refuse_what_is_no_checkpoint(here)
-        return sorted((here | set(index.shards if index else ())) - missing.keys()), missing
+        return here.union(index.shards if index else ()) - missing.keys(), missing
 
     def _refuse_what_is_no_checkpoint(self, shards: set[str]) -> None:
         """Name what the folder holds when it is not a checkpoint."""
@@ -154,7 +154,7 @@ class Checkpoint:
         raise SourceError(f"{where}: no .safetensors file there, {there}; give the folder that holds the shards")
 
     def _read_headers(self, shards: Iterable[str], progress: Progress | None) -> None:
-        todo = [shard for shard in shards if shard not in self._headers and shard not in self._refused]
+        todo = sorted(set(shards) - self._headers.keys() - self._refused.keys())
         self._files.prepare(todo)
         for done, shard in enumerate(todo, 1):
             try:

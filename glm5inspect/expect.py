@@ -7,6 +7,7 @@ here and not when a kernel is launched.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from glm5inspect.header import needed_bits
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     Hint = Callable[["Expected", "TensorRecord | None", Geometry], str | None]
     """Says, for a tensor that is not as expected, which known trap it fell into."""
+
+
+_WIDENED = "Wider than the reference: nothing is lost, but it is not the tensor this contract describes."
 
 
 class Expected(NamedTuple):
@@ -72,48 +76,20 @@ def compare(
     """
     shape = expected.shape(geometry)
     if tensor is None:
-        message = f"{name} is missing"
-        wanted = f"{expected.dtype} {list(shape)}"
-        yield Finding(
-            verdicts.missing, message, hint=hint(expected, None, geometry), tensor=name, layer=layer, expected=wanted
-        )
+        told, wanted = hint(expected, None, geometry), f"{expected.dtype} {list(shape)}"
+        yield Finding(verdicts.missing, f"{name}: missing", hint=told, tensor=name, layer=layer, expected=wanted)
         return
-    told = hint(expected, tensor, geometry)
+    found = partial(Finding, tensor=name, layer=layer, shard=tensor.shard)
     if tensor.dtype != expected.dtype:
         message = f"{name}: dtype {tensor.dtype} instead of {expected.dtype}"
-        wider = tensor.dtype == "F32" and expected.dtype == "BF16"
-        widened = "Wider than the reference: nothing is lost, but it is not the tensor this contract describes."
-        yield Finding(
-            verdicts.dtype,
-            message,
-            hint=widened if wider else None,
-            tensor=name,
-            layer=layer,
-            shard=tensor.shard,
-            expected=expected.dtype,
-            actual=tensor.dtype,
-        )
+        told = _WIDENED if (tensor.dtype, expected.dtype) == ("F32", "BF16") else None
+        yield found(verdicts.dtype, message, hint=told, expected=expected.dtype, actual=tensor.dtype)
     if tensor.shape != shape:
         message = f"{name}: shape {list(tensor.shape)} instead of {list(shape)}"
-        yield Finding(
-            verdicts.shape,
-            message,
-            hint=told,
-            tensor=name,
-            layer=layer,
-            shard=tensor.shard,
-            expected=list(shape),
-            actual=list(tensor.shape),
-        )
-    need = needed_bits(tensor.dtype, tensor.shape)
-    if need is not None and need != 8 * tensor.nbytes:
-        message = f"{name}: {tensor.nbytes:,} bytes stored, {tensor.dtype} {list(tensor.shape)} needs {-(-need // 8):,}"
-        yield Finding(
-            verdicts.bytes,
-            message,
-            tensor=name,
-            layer=layer,
-            shard=tensor.shard,
-            expected=-(-need // 8),
-            actual=tensor.nbytes,
-        )
+        told = hint(expected, tensor, geometry)
+        yield found(verdicts.shape, message, hint=told, expected=list(shape), actual=list(tensor.shape))
+    bits = needed_bits(tensor.dtype, tensor.shape)
+    if bits is not None and bits != 8 * tensor.nbytes:
+        need = -(-bits // 8)
+        message = f"{name}: {tensor.nbytes:,} bytes stored, {tensor.dtype} {list(tensor.shape)} needs {need:,}"
+        yield found(verdicts.bytes, message, expected=need, actual=tensor.nbytes)

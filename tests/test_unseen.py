@@ -83,7 +83,7 @@ def test_table_order_on_screen_only(layered: Path) -> None:
     write_checkpoint(layered, {}, parts=[*parts_by_layer(tiny())[:3], tensors, *parts_by_layer(tiny())[4:]])
     report = verify_dsa(open_source(str(layered)))
     screen = [line for line in words(report).splitlines() if line.startswith("error dsa-missing")]
-    suffixes = [line.removesuffix(" is missing").partition("self_attn.")[2] for line in screen]
+    suffixes = [line.removesuffix(": missing").partition("self_attn.")[2] for line in screen]
     assert suffixes == ["q_a_proj.weight", "q_b_proj.weight", "indexer.index_kpool_compress_ape"]
     assert [f.tensor for f in report.findings] == sorted(f.tensor or "" for f in report.findings)
 
