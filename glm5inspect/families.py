@@ -15,7 +15,7 @@ _PREFIXES = (
 )
 _PARTS = (
     (
-        (".attn_hc.", ".ffn_hc.", ".forget_gate.", ".self_attn.conv1d.", ".experts.gate_up_proj"),
+        (".attn_hc.", ".ffn_hc.", ".forget_gate.", ".self_attn.conv1d.", ".experts.gate_up_proj", ".experts.down_proj"),
         "a transformers export",
     ),
     ((".switch_mlp.", ".embed_q.", ".unembed_out."), "MLX names"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -56,7 +57,8 @@ def render(report: Report, view: View) -> str:
         head = Text.assemble(
             (entry.severity.name.lower(), style), " ", (entry.code.value, "bold"), f": {printable(entry.headline)}"
         )
-        _print(console, head, *(f"    {printable(detail)}" for detail in entry.details))
+        _print(console, head)
+        _print(console, *(printable(detail) for detail in entry.details), indent=4)
     word = "bold green" if report.ok else "bold red"
     line = verdict(report, *subject(report.answer))
     _print(console, Text.assemble((line[: line.index(":")], word), line[line.index(":") :]))
@@ -109,10 +111,13 @@ def _width(stream: TextIO | None) -> int:
     return max(width, _LEAST_WIDTH)
 
 
-def _print(console: Console, *lines: Text | str) -> None:
-    """Print lines that a terminal may wrap by itself, but that stay whole for whoever copies or greps a name."""
+def _print(console: Console, *lines: Text | str, indent: int = 0) -> None:
+    """Print lines, wrapped between words on a terminal, and anywhere else whole, for whoever greps a name."""
     for line in lines:
-        console.print(line, soft_wrap=True)
+        if console.is_terminal:
+            console.print(Padding(line, (0, 0, 0, indent), expand=False) if indent else line)
+        else:
+            console.file.write(f"{' ' * indent}{line}\n")
 
 
 def _block_order(finding: Finding) -> tuple[int, int, int]:
@@ -171,7 +176,8 @@ def _census(console: Console, census: Census) -> None:
         _layers(console, census.layer_table)
     if census.pattern_table:
         _print(console, Text("Patterns", "bold"))
-        _print(console, *_patterns(census.pattern_table))
+        for line in _patterns(census.pattern_table):
+            console.print(line, soft_wrap=True)
 
 
 def _roles(console: Console, census: Census) -> None:
