@@ -15,7 +15,7 @@ from glm5inspect.header import elements
 from glm5inspect.integrity import integrity
 from glm5inspect.layers import LayerRow, draft_tree, layer_table, text_layers
 from glm5inspect.report import Finding, Report, in_order, ranges
-from glm5inspect.roles import is_norm, is_text_model, parse_name
+from glm5inspect.roles import is_norm, is_text_model, layer_prefix, parse_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -235,6 +235,7 @@ def check_layers(inventory: Inventory, config: Mapping[str, object] | None) -> I
     """Report text layers that are missing, or that are more than the config declares."""
     declared, faults = read_count(config, "num_hidden_layers")
     yield from faults
+    yield from _check_numbers(inventory)
     found = text_layers(inventory.known_groups)
     trunk = found.trunk
     if not trunk and found.mtp:
@@ -249,6 +250,8 @@ def check_layers(inventory: Inventory, config: Mapping[str, object] | None) -> I
     gaps, missing = _gaps(present, stop)
     if missing and inventory.absence_is_known:
         message = f"text {_are('layer', gaps, missing)} missing; there are {ranges(present) or 'none'}"
+        if taken := found.mtp - present:
+            message += f"; an MTP layer has the number {ranges(taken)}"
         yield Finding(Code.LAYER_GAP, message, expected=f"0-{stop - 1}", actual=ranges(present) or None, count=missing)
     elif not trunk and inventory.tensors and inventory.absence_is_known:
         yield Finding(Code.LAYER_GAP, "there is no text layer at all", count=0)
@@ -256,6 +259,20 @@ def check_layers(inventory: Inventory, config: Mapping[str, object] | None) -> I
         which = _are("layer", ranges(beyond), len(beyond))
         message = f"text {which} beyond num_hidden_layers {declared}, and no MTP layer by name"
         yield Finding(Code.LAYER_GAP, message, expected=declared, actual=ranges(trunk), count=len(beyond))
+
+
+def _check_numbers(inventory: Inventory) -> Iterator[Finding]:
+    """Report layers whose number is not written as every loader writes it: out of range, or with leading zeros."""
+    for group in inventory.groups:
+        if group.pattern.startswith(_LAYER):
+            prefix = layer_prefix("?" if group.layer is None else group.layer)
+            for tensor in group.tensors:
+                if not tensor.name.startswith(prefix):
+                    message = f"{tensor.name}: no loader writes a layer number like this"
+                    yield Finding(Code.LAYER_GAP, message, tensor=tensor.name, layer=group.layer, shard=tensor.shard)
+
+
+_LAYER = layer_prefix("N")
 
 
 def _are(noun: str, which: str, number: int) -> str:

@@ -52,11 +52,13 @@ def classify_names(names: Iterable[str], *, source: SourceInfo | None = None) ->
 
 def classify_source(source: Source, *, progress: Progress | None = None) -> Report:
     """Classify every name that a source holds."""
-    from glm5inspect.integrity import emptiness, refusals  # noqa: PLC0415 - plain names do not need it
+    from glm5inspect.integrity import emptiness, placement_of, refusals  # noqa: PLC0415 - plain names do not need it
 
     inventory = source.inventory(progress=progress)
     report = classify_names(sorted(inventory.tensors), source=inventory.info)
-    findings = in_order([*report.findings, *refusals(inventory), *emptiness(inventory)])
+    # Names that could not be seen were not classified either.
+    unseen = placement_of(inventory, inventory.unseen)
+    findings = in_order([*report.findings, *refusals(inventory), *emptiness(inventory), *unseen])
     return replace(report, findings=findings, complete=inventory.complete)
 
 

@@ -18,6 +18,7 @@ from glm5inspect.options import (
     SourceArgument,
     SubfolderOption,
     VersionOption,
+    check_label,
     check_output,
     command,
     find_code,
@@ -201,9 +202,13 @@ def record(
         typer.Option("--output", "-o", metavar="FILE", callback=check_output, help="The snapshot file to write."),
     ],
     subfolder: SubfolderOption = None,
-    provenance: Annotated[str | None, typer.Option(help="One sentence: how the inventory was obtained.")] = None,
-    repo: Annotated[str | None, typer.Option(metavar="OWNER/NAME", help="The repository recorded.")] = None,
-    revision: Annotated[str | None, typer.Option(help="The commit recorded.")] = None,
+    provenance: Annotated[
+        str | None, typer.Option(callback=check_label, help="One sentence: how the inventory was obtained.")
+    ] = None,
+    repo: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", callback=check_label, help="The repository recorded.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(callback=check_label, help="The commit recorded.")] = None,
     recorded: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day, else today.")] = None,
 ) -> None:
     """Write the inventory of a source as a snapshot file; nothing is written unless the verdict is good.

@@ -82,6 +82,22 @@ class TensorRecord(NamedTuple):
         return self.stop - self.start
 
 
+class MetadataFault(NamedTuple):
+    """What is wrong with a ``__metadata__``, which must be an object of strings.
+
+    Attributes:
+        text: In words, to go on after the key.
+        kind: What kind of value it is, in the words of JSON, when it is no object.
+        keys: How many of its values are no strings.
+        accepted: Whether the library takes it all the same.
+    """
+
+    text: str
+    kind: str | None = None
+    keys: int = 1
+    accepted: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The header of one shard.
@@ -91,8 +107,7 @@ class Header:
         file_bytes: Size of the whole file.
         data_start: Where the data section begins in the file, in bytes.
         tensors: In the order of the header.
-        metadata: The value of ``__metadata__`` as stored; ``None`` when it is ``null`` or absent.
-        has_metadata: Tells those two apart.
+        metadata_fault: What is wrong with ``__metadata__``; ``None`` for nothing. The metadata itself is not kept.
         extra_keys: Tensor name to the keys of its entry that the format does not know.
     """
 
@@ -100,8 +115,7 @@ class Header:
     file_bytes: int
     data_start: int
     tensors: tuple[TensorRecord, ...]
-    metadata: object
-    has_metadata: bool
+    metadata_fault: MetadataFault | None
     extra_keys: Mapping[str, tuple[str, ...]]
 
 
@@ -166,8 +180,7 @@ def parse_header(raw: bytes, *, shard: str, file_bytes: int) -> Header:
         HeaderError: The header is not usable; the code says in which way.
     """
     entries = _parse_entries(raw, shard)
-    has_metadata = "__metadata__" in entries
-    metadata = entries.pop("__metadata__", None)
+    metadata_fault = _metadata_fault(entries.pop("__metadata__", {}))
     shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
     extra_keys: dict[str, tuple[str, ...]] = {}
     tensors: list[TensorRecord] = []
@@ -194,7 +207,18 @@ def parse_header(raw: bytes, *, shard: str, file_bytes: int) -> Header:
         if len(entry) != len(_ENTRY_KEYS):
             extra_keys[name] = _extra_keys(name, entry, shard)
         tensors.append(new(TensorRecord, (name, intern(dtype), shape, start, stop, shard)))
-    return Header(shard, file_bytes, LENGTH_BYTES + len(raw), tuple(tensors), metadata, has_metadata, extra_keys)
+    return Header(shard, file_bytes, LENGTH_BYTES + len(raw), tuple(tensors), metadata_fault, extra_keys)
+
+
+def _metadata_fault(metadata: object) -> MetadataFault | None:
+    """Judge a ``__metadata__``: the library takes ``null`` for absent, and refuses what is not an object of strings."""
+    if metadata is None:
+        return MetadataFault("is null; leave it out instead", accepted=True)
+    if not isinstance(metadata, dict):
+        kinds = {list: "an array", str: "a string", bool: "a boolean"}
+        return MetadataFault("is not an object", kinds.get(type(metadata), "a number"))
+    keys = [key for key, value in metadata.items() if not isinstance(value, str)]
+    return MetadataFault(f"holds other values than strings: {some(keys)}", keys=len(keys)) if keys else None
 
 
 def _parse_entries(raw: bytes, shard: str) -> dict[str, Any]:

@@ -65,34 +65,22 @@ def integrity(inventory: Inventory) -> Iterator[Finding]:
 
 def check_header(header: Header) -> Iterator[Finding]:
     """Report what is wrong with one shard whose header could be read, but for the sizes of its tensors."""
-    yield from _check_metadata(header)
+    if fault := header.metadata_fault:
+        weight = Severity.WARNING if fault.accepted else None
+        message, wanted = f"{header.shard}: __metadata__ {fault.text}", "an object" if fault.kind else None
+        yield Finding(
+            Code.HEADER_METADATA,
+            message,
+            weight,
+            shard=header.shard,
+            expected=wanted,
+            actual=fault.kind,
+            count=fault.keys,
+        )
     for name, keys in header.extra_keys.items():
         message = f"{name}: the entry also has {some(keys)}, which the format does not know"
         yield _about(Code.HEADER_EXTRA_KEY, message, name, header.shard, actual=list(keys))
     yield from _check_coverage(header)
-
-
-def _check_metadata(header: Header) -> Iterator[Finding]:
-    """The library takes ``null`` for absent, and refuses whatever else is not an object of strings."""
-    metadata = header.metadata
-    if metadata is None:
-        if header.has_metadata:
-            message = f"{header.shard}: __metadata__ is null; leave it out instead"
-            yield Finding(Code.HEADER_METADATA, message, Severity.WARNING, shard=header.shard)
-    elif not isinstance(metadata, dict):
-        message = f"{header.shard}: __metadata__ is not an object"
-        yield Finding(
-            Code.HEADER_METADATA, message, shard=header.shard, expected="an object", actual=_json_kind(metadata)
-        )
-    elif keys := [key for key, value in metadata.items() if not isinstance(value, str)]:
-        message = f"{header.shard}: __metadata__ holds other values than strings: {some(keys)}"
-        yield Finding(Code.HEADER_METADATA, message, shard=header.shard, count=len(keys))
-
-
-def _json_kind(value: object) -> str:
-    """Say what a JSON value is, in the words of JSON."""
-    kinds = {list: "an array", str: "a string", bool: "a boolean"}
-    return kinds.get(type(value), "a number")
 
 
 def check_sizes(group: Group) -> Iterator[Finding]:
@@ -128,7 +116,7 @@ def _width_fault(dtype: str, shape: tuple[int, ...]) -> str | None:
 
 def _shape_bytes(tensor: TensorRecord, bits: int, fault: str) -> Finding:
     need = -(-bits // 8)
-    message = f"{tensor.name}: {tensor.dtype} {list(tensor.shape)} needs {counted(need, 'byte')}: {fault}"
+    message = f"{tensor.name}: {tensor.dtype} {list(tensor.shape)} needs {counted(need, 'byte')}; {fault}"
     return _about(Code.SHAPE_BYTES, message, tensor.name, tensor.shard, expected=need, actual=tensor.nbytes)
 
 

@@ -148,12 +148,10 @@ class Inventory:
     def absence_is_known(self) -> bool:
         """Whether a name that is neither stored nor unseen is certainly not there.
 
-        A refused shard that no index names may hold anything; so may one that, without an index, the numbering says is
-        missing.
+        A refused shard may hold anything, whatever an index says; so may one that, without an index, the numbering says
+        is missing.
         """
-        if self.index is not None:
-            return self.refused.keys().isdisjoint(self.unlisted)
-        return not (self.refused or missing_numbers(self.headers.keys() | self.refused))
+        return not self.refused and (self.index is not None or not missing_numbers(self.headers))
 
 
 def group_tensors(tensors: Iterable[TensorRecord]) -> list[Group]:

@@ -14,7 +14,7 @@ from glm5inspect import __version__
 from glm5inspect.catalogue import BY_SLUG, Code, Severity
 from glm5inspect.errors import Glm5InspectError
 from glm5inspect.render import Format, View, render
-from glm5inspect.report import Policy, Report, Waiver, printable
+from glm5inspect.report import Policy, Report, SourceInfo, Waiver, printable
 from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
 from glm5inspect.streams import complain, write_out
 
@@ -64,6 +64,13 @@ def check_output(value: str | None) -> str | None:
         raise typer.BadParameter("is no file name here; standard output is what you get without this option")
     if value is not None and value.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
         raise typer.BadParameter(f"{printable(value)} is the name of a shard or an index; nothing is written over one")
+    return value
+
+
+def check_label(value: str | None) -> str | None:
+    """Refuse an empty text, and one that no file could hold."""
+    if value is not None and (not value.strip() or not value.isprintable()):
+        raise typer.BadParameter("is empty, or has characters that cannot be printed")
     return value
 
 
@@ -147,9 +154,11 @@ def find_code(slug: str, option: str) -> Code:
     raise typer.BadParameter(f"{printable(slug)!r} is not a finding code; {hint}", param_hint=option)
 
 
-def _write_file(path: str, text: str) -> None:
-    from glm5inspect.output import write_file
+def _write_file(path: str, text: str, source: SourceInfo | None) -> None:
+    from glm5inspect.output import refuse_parts_of, write_file
 
+    if source and source.kind in ("directory", "file"):
+        refuse_parts_of(source.resolved, path)
     write_file(path, text)
 
 
@@ -175,12 +184,12 @@ class Run:
             if isinstance(text, Glm5InspectError):
                 complain(sys.stderr, f"{path}: not written: {text}")
             elif judged.ok:
-                _write_file(path, text)
+                _write_file(path, text, judged.source)
             else:
                 complain(sys.stderr, f"{path}: not written, because of the findings")
         code = Exit.OK if judged.ok else Exit.FINDINGS if judged.complete else Exit.UNANSWERED
         if self.output is not None:
-            _write_file(self.output, render(judged, self.fmt, View(None, self.quiet)))
+            _write_file(self.output, render(judged, self.fmt, View(None, self.quiet)), judged.source)
         else:
             write_out(sys.stdout, render(judged, self.fmt, View(sys.stdout, self.quiet)))
         raise typer.Exit(code)

@@ -10,6 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from glm5inspect.errors import OutputError
+from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
+
+_PARTS = (SHARD_SUFFIX, INDEX_SUFFIX, "config.json", "hf_quant_config.json")
 
 
 def write_file(path: str, text: str) -> None:
@@ -32,6 +35,23 @@ def write_file(path: str, text: str) -> None:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise OutputError(f"{path}: cannot be written: {reason}") from error
+
+
+def refuse_parts_of(checkpoint: str, path: str) -> None:
+    """Refuse to write over a part of a checkpoint, whatever link or blob it is called by.
+
+    Args:
+        checkpoint: The folder, or one file in it.
+        path: Where somebody wants to write.
+
+    Raises:
+        OutputError: A shard, an index or a configuration file of the folder is there.
+    """
+    folder = checkpoint if os.path.isdir(checkpoint) else os.path.dirname(checkpoint)  # noqa: PTH112, PTH120 - a name
+    target = os.path.realpath(path)
+    for entry in sorted(Path(folder).iterdir()) if os.path.isdir(folder) else ():  # noqa: PTH112 - the same
+        if entry.name.endswith(_PARTS) and os.path.realpath(entry) == target:
+            raise OutputError(f"{path}: is {entry.name} of the checkpoint; nothing is written over it")
 
 
 def _mode_of(target: Path) -> int | None:

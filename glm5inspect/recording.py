@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from glm5inspect.catalogue import Code
+from glm5inspect.catalogue import Code, Severity
 from glm5inspect.errors import SnapshotError
 from glm5inspect.integrity import integrity
 from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME
@@ -15,11 +15,23 @@ from glm5inspect.snapshot import CONFIG_KEYS, Snapshot, dump_snapshot, take_snap
 
 if TYPE_CHECKING:
     from glm5inspect.inventory import Progress, Source
+    from glm5inspect.report import Finding
 
-_UNRECORDABLE = frozenset(
-    {Code.NO_TENSORS, Code.INDEX_MISSING_SHARD, Code.SHARD_NUMBERING, Code.UNKNOWN_DTYPE, Code.SHAPE_BYTES}
+_IN_DOUBT = frozenset(
+    {
+        Code.NO_TENSORS,
+        Code.INDEX_MISSING_SHARD,
+        Code.SHARD_NUMBERING,
+        Code.UNKNOWN_DTYPE,
+        Code.SHAPE_BYTES,
+        Code.DUPLICATE_TENSOR,
+    }
 )
-"""Findings after which nobody can say what the whole inventory would be."""
+
+
+def _leaves_doubt(finding: Finding) -> bool:
+    """Tell whether nobody can say, after a finding, what the whole inventory would be."""
+    return finding.code in _IN_DOUBT and finding.severity is Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,7 @@ def record(
     }
     text: str | SnapshotError = SnapshotError("what the report names leaves the inventory in doubt")
     rows: int | None = None
-    if inventory.complete and not any(finding.code in _UNRECORDABLE for finding in findings):
+    if inventory.complete and not any(map(_leaves_doubt, findings)):
         present = {key: config for key, config in configs.items() if config is not None}
         try:
             snapshot = take_snapshot(inventory, present, **about)

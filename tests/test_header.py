@@ -286,8 +286,8 @@ def test_facts_of_a_header() -> None:
     assert [tuple(t) for t in header.tensors] == [("b", "F32", (1,), 0, 4, "s"), ("a", "Q", (), 0, 4, "s")]
     assert header.tensors[0].nbytes == 4
     assert header.file_bytes - 9 == header.data_start
-    assert (header.metadata, header.has_metadata, header.extra_keys) == ({"k": "v"}, True, {"b": ("y", "z")})
-    assert (read(shard("{}")).metadata, read(shard("{}")).has_metadata) == (None, False)
+    assert (header.metadata_fault, header.extra_keys) == (None, {"b": ("y", "z")})
+    assert read(shard("{}")).metadata_fault is None
 
 
 def test_elements_and_bits() -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from glm5inspect.report import Finding, Report, SourceInfo
 
 
+_WIDEST = 120  # characters of a column; the longest name released has 88
+
+
 class Folded(NamedTuple):
     """Findings of one code, severity, pattern, expected, actual and hint.
 
@@ -78,9 +81,12 @@ def _fact(fact: object) -> str:
 
 
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Align the cells of rows, each escaped for a terminal; the last column is not padded."""
+    """Align the cells of rows, each escaped for a terminal; the last column is not padded.
+
+    A cell longer than any sane name stands out of its column, rather than to stretch every other row.
+    """
     cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
+    widths = [min(max(map(len, column)), _WIDEST) for column in zip(*cells, strict=True)][:-1]
     return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in cells]
 
 
