@@ -257,6 +257,10 @@ BAD_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "tensors-float": ({"tensors": 2.0}, "says 2.0"),
     "bytes": ({"bytes": 15}, "add up to 16 bytes"),
     "bytes-text": ({"bytes": "16"}, "says '16'"),
+    "unsorted": (
+        {"rows": [ROW, {"pattern": "a", "dtype": "U8", "shape": []}], "tensors": 3, "bytes": 17},
+        "the rows are not sorted",
+    ),
     "a-stray-key": ({"comment": "by hand"}, "the key comment is not one of this format"),
     "rows-none": ({"rows": None}, "no rows"),
     "rows-object": ({"rows": {}}, "rows is not"),
