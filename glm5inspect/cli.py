@@ -209,7 +209,9 @@ def record(
         str | None, typer.Option(metavar="OWNER/NAME", callback=check_label, help="The repository recorded.")
     ] = None,
     revision: Annotated[str | None, typer.Option(callback=check_label, help="The commit recorded.")] = None,
-    recorded: Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="The day, else today.")] = None,
+    recorded: Annotated[
+        datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="The day, else today.")
+    ] = None,
 ) -> None:
     """Write the inventory of a source as a snapshot file; nothing is written unless the verdict is good.
 
