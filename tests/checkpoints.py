@@ -39,6 +39,31 @@ BITS = {
 TEXT = "model.language_model."
 
 
+REFERENCE_ROLES = {
+    "DenseFfn": 9,
+    "Embedding": 1,
+    "FinalNorm": 1,
+    "HyperConnection": 270,
+    "Indexer": 60,
+    "IndexerNorm": 24,
+    "KdaConv": 102,
+    "KdaDecay": 68,
+    "KdaNorm": 34,
+    "KdaProjection": 272,
+    "LayerNorm": 92,
+    "LmHead": 1,
+    "MlaNorm": 24,
+    "MlaProjection": 94,
+    "MoeExpert": 111_456,
+    "MoeRouter": 86,
+    "MoeShared": 129,
+    "MtpNorm": 3,
+    "MtpProjection": 1,
+    "Vision": 347,
+}
+"""How many tensors of each role the reference has, counted elsewhere, sorted by name."""
+
+
 class Kind(NamedTuple):
     """How a tensor is stored: dtype and shape."""
 

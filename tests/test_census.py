@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from checkpoints import (
+    REFERENCE_ROLES,
     TEXT,
     TINY_CONFIG,
     Kind,
@@ -32,28 +33,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DIGEST = "e833a4dd6b1be69ae8392d5b55f57d0e8e788d440dc2434d3e697efc2ff55007"
-ROLES = {
-    "DenseFfn": 9,
-    "Embedding": 1,
-    "FinalNorm": 1,
-    "HyperConnection": 270,
-    "Indexer": 60,
-    "IndexerNorm": 24,
-    "KdaConv": 102,
-    "KdaDecay": 68,
-    "KdaNorm": 34,
-    "KdaProjection": 272,
-    "LayerNorm": 92,
-    "LmHead": 1,
-    "MlaNorm": 24,
-    "MlaProjection": 94,
-    "MoeExpert": 111_456,
-    "MoeRouter": 86,
-    "MoeShared": 129,
-    "MtpNorm": 3,
-    "MtpProjection": 1,
-    "Vision": 347,
-}
 DSA_LAYERS = [3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43]
 BROKEN = b"no header at all, whatever the name says"
 
@@ -107,8 +86,8 @@ def test_known_answers_of_the_reference(full: Report) -> None:
     assert counted.unknown == ()
     assert counted.mtp_layers == (45,)
     assert counted.digest == DIGEST
-    assert {role: tally.tensors for role, tally in counted.by_role.items()} == ROLES
-    assert list(ROLES) == list(counted.by_role)
+    assert {role: tally.tensors for role, tally in counted.by_role.items()} == REFERENCE_ROLES
+    assert list(REFERENCE_ROLES) == list(counted.by_role)
     dtypes = {dtype: tally.tensors for dtype, tally in counted.by_dtype.items()}
     assert dtypes == {"BF16": 1_327, "F32": 37_443, "F8_E4M3": 37_152, "U8": 37_152}
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from checkpoints import REFERENCE_ROLES
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -102,29 +103,6 @@ UNKNOWN = (
     LAYER + "mlp.shared_expert.up_proj.weight",
     LAYER + "mlp.gate_proj",
 )
-
-KNOWN_ANSWERS = {
-    "DenseFfn": 9,
-    "Embedding": 1,
-    "FinalNorm": 1,
-    "HyperConnection": 270,
-    "Indexer": 60,
-    "IndexerNorm": 24,
-    "KdaConv": 102,
-    "KdaDecay": 68,
-    "KdaNorm": 34,
-    "KdaProjection": 272,
-    "LayerNorm": 92,
-    "LmHead": 1,
-    "MlaNorm": 24,
-    "MlaProjection": 94,
-    "MoeExpert": 111_456,
-    "MoeRouter": 86,
-    "MoeShared": 129,
-    "MtpNorm": 3,
-    "MtpProjection": 1,
-    "Vision": 347,
-}
 
 
 @pytest.mark.parametrize(
@@ -285,7 +263,7 @@ def test_known_answers_of_the_reference() -> None:
     names = list(open_source("snapshot:reference").inventory().tensors)
     found = account((name, 1) for name in names)
     assert found.total == 113_074
-    assert list(found.by_role.items()) == sorted(KNOWN_ANSWERS.items())
+    assert list(found.by_role.items()) == sorted(REFERENCE_ROLES.items())
     assert (found.unknown, found.mtp_layers) == ((), (45,))
     assert len({parse_name(name).pattern for name in names}) == 407
     assert Counter(layer_index(name) is None for name in names) == {True: 350, False: 112_724}
