@@ -7,6 +7,7 @@ same rules scaled down (hidden 64, 4 experts, layers 0-4 and the MTP layer 5), w
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import struct
@@ -125,6 +126,18 @@ TINY_CONFIG: dict[str, Any] = {
     },
     "vision_config": {"depth": 1, "hidden_size": 16},
 }
+
+BROKEN = b"no header at all, whatever the name says"
+"""What a shard may hold that is none."""
+
+
+def declaring(**fields: object) -> dict[str, Any]:
+    """Return the config of `TINY` with other fields; ``None`` removes one."""
+    config = copy.deepcopy(TINY_CONFIG)
+    config["text_config"] |= fields
+    config["text_config"] = {name: value for name, value in config["text_config"].items() if value is not None}
+    return config
+
 
 DSA_SHAPES: dict[str, tuple[int, ...]] = {
     "self_attn.q_a_proj.weight": (24, 64),

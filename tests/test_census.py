@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from checkpoints import (
+    BROKEN,
     REFERENCE_ROLES,
     TEXT,
     TINY_CONFIG,
     Kind,
     Tensors,
+    declaring,
     edit_header,
     parts_by_layer,
     shard_name,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 DIGEST = "e833a4dd6b1be69ae8392d5b55f57d0e8e788d440dc2434d3e697efc2ff55007"
 DSA_LAYERS = [3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43]
-BROKEN = b"no header at all, whatever the name says"
 
 
 def census(folder: Path) -> Report:
@@ -57,13 +57,6 @@ def without_layers(*layers: int) -> Tensors:
     """Return the tiny model without some layers."""
     gone = tuple(f"{TEXT}layers.{layer}." for layer in layers)
     return {name: kind for name, kind in tiny().items() if not name.startswith(gone)}
-
-
-def declaring(**fields: object) -> dict[str, Any]:
-    """Return the tiny config with other fields."""
-    config = copy.deepcopy(TINY_CONFIG)
-    config["text_config"] |= fields
-    return config
 
 
 @pytest.fixture(scope="module", params=["shards", "snapshot"])

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from checkpoints import (
+    BROKEN,
     DSA_SHAPES,
     TEXT,
     TINY_CONFIG,
@@ -15,6 +15,7 @@ from checkpoints import (
     Kind,
     Tensors,
     WatchedSource,
+    declaring,
     edit_header,
     edit_json,
     parts_by_layer,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INDEX = "model.safetensors.index.json"
-BROKEN = b"no header at all, whatever the name says"
 KDA_ONLY = (
     *(f"self_attn.{name}_proj.weight" for name in ("q", "k", "v", "b", "f_a", "f_b", "g_a", "g_b")),
     *(f"self_attn.{name}_conv1d.weight" for name in "qkv"),
@@ -68,14 +68,6 @@ def blocks(report: Report) -> dict[int, Block]:
 def without(*prefixes: str) -> Tensors:
     """Return the tiny model without the tensors of these prefixes."""
     return {name: kind for name, kind in tiny().items() if not name.startswith(prefixes)}
-
-
-def declaring(**fields: object) -> dict[str, Any]:
-    """Return the tiny config with other fields; ``None`` removes one."""
-    config = copy.deepcopy(TINY_CONFIG)
-    config["text_config"] |= fields
-    config["text_config"] = {name: value for name, value in config["text_config"].items() if value is not None}
-    return config
 
 
 def test_healthy_blocks(checkpoint: Path) -> None:

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from checkpoints import (
+    BROKEN,
     DSA_SHAPES,
     TEXT,
     TINY_CONFIG,
     Kind,
     Tensors,
     WatchedSource,
+    declaring,
     edit_json,
     parts_by_layer,
     shard_name,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INDEX = "model.safetensors.index.json"
-BROKEN = b"no header at all, whatever the name says"
 MTP = f"{TEXT}layers.5."
 HEAD = ("eh_proj.weight", "enorm.weight", "hnorm.weight", "shared_head.norm.weight")
 EXPERTS = [f"mlp.experts.{expert}.{part}_proj" for expert in range(4) for part in ("gate", "up", "down")]
@@ -65,14 +65,6 @@ def answer(report: Report) -> MtpAnswer:
 def ok(report: Report) -> bool:
     """Tell whether the command would succeed."""
     return report.judged(Policy()).ok
-
-
-def declaring(**fields: object) -> dict[str, Any]:
-    """Return the tiny config with other fields; ``None`` removes one."""
-    config = copy.deepcopy(TINY_CONFIG)
-    config["text_config"] |= fields
-    config["text_config"] = {name: value for name, value in config["text_config"].items() if value is not None}
-    return config
 
 
 def trunk() -> Tensors:
