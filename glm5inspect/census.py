@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.against import compare, whole_inventory
 from glm5inspect.catalogue import Code
-from glm5inspect.families import family_hint
+from glm5inspect.families import unknown_tensor
 from glm5inspect.geometry import read_count
 from glm5inspect.header import elements
 from glm5inspect.integrity import integrity
@@ -212,12 +212,7 @@ def check_names(inventory: Inventory) -> Iterator[Finding]:
     """Report every name without a role, and every norm that is not in a norm role."""
     for group in inventory.groups:
         if group.role is None:
-            hint = family_hint(group.tensors[0].name)
-            for tensor in group.tensors:
-                message = f"{tensor.name}: no rule says what this tensor is for"
-                yield Finding(
-                    Code.UNKNOWN_TENSOR, message, hint=hint, tensor=tensor.name, layer=group.layer, shard=tensor.shard
-                )
+            yield from (unknown_tensor(tensor.name, group.layer, tensor.shard) for tensor in group.tensors)
         elif "norm" in group.pattern and is_text_model(group.role) and not is_norm(group.role):
             for tensor in group.tensors:
                 message = f"{tensor.name}: named a norm, but its role is {group.role.value}"

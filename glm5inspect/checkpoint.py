@@ -12,8 +12,8 @@ from glm5inspect.catalogue import Code
 from glm5inspect.errors import ConfigError, HeaderError, IndexFileError, SourceError
 from glm5inspect.header import LENGTH_BYTES, SNIFF_BYTES, Header, TensorRecord, header_length, parse_header
 from glm5inspect.index import MAX_INDEX_BYTES, Index, parse_index
-from glm5inspect.inventory import CONFIG_NAME, Inventory
-from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
+from glm5inspect.inventory import Inventory
+from glm5inspect.sources.base import CONFIG_NAME, INDEX_SUFFIX, SHARD_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

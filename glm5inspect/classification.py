@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from glm5inspect.catalogue import Code
-from glm5inspect.families import family_hint
-from glm5inspect.report import Finding, Report, in_order
+from glm5inspect.families import unknown_tensor
+from glm5inspect.report import Report, in_order
 from glm5inspect.roles import classify, is_mtp_only_name, is_norm, is_text_model, layer_index, normalize
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def classify_names(names: Iterable[str], *, source: SourceInfo | None = None) ->
         command="classify",
         source=source,
         answer=Classification(results),
-        findings=in_order(_unknown(name, layer) for name, layer in unknown.items()),
+        findings=in_order(unknown_tensor(name, layer) for name, layer in unknown.items()),
     )
 
 
@@ -72,11 +71,4 @@ def _classify(name: str) -> Classified:
         mtp_only=is_mtp_only_name(name),
         layer=layer_index(name),
         normalized=normalize(name),
-    )
-
-
-def _unknown(name: str, layer: int | None) -> Finding:
-    hint = family_hint(name)
-    return Finding(
-        Code.UNKNOWN_TENSOR, f"{name}: no rule says what this tensor is for", hint=hint, tensor=name, layer=layer
     )

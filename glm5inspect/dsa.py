@@ -111,8 +111,9 @@ def verify_dsa(source: Source, *, layers: Collection[int] = (), progress: Progre
     def needs(names: Iterable[str]) -> set[str]:
         return needed_names(names, _declared(config), asked)
 
-    report = check(source.inventory(needs, progress), config, asked)
-    if any(finding.code in _ABSENCES for finding in report.findings):
+    inventory = source.inventory(needs, progress)
+    report = check(inventory, config, asked)
+    if inventory.partial and any(finding.code in _ABSENCES for finding in report.findings):
         report = check(source.inventory(progress=progress), config, asked)
     return report
 

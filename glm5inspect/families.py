@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+from glm5inspect.catalogue import Code
+from glm5inspect.report import Finding
+
+MTP_PREFIXES = ("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.mtp.")
+"""How other models name a multi-token-prediction layer."""
+
 _PREFIXES = (
     (
-        ("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.mtp."),
+        MTP_PREFIXES,
         "an MTP layer in the convention of other models",
     ),
     (("language_model.model.", "language_model.lm_head."), "MLX names"),
@@ -31,6 +37,12 @@ _SUFFIXES = (
     (("scales", "biases"), "MLX quantization"),
     (("k_scale", "v_scale"), "KV-cache scales"),
 )  # fmt: skip
+
+
+def unknown_tensor(name: str, layer: int | None, shard: str | None = None) -> Finding:
+    """Report a name that no rule teaches, with a hint at what it looks like."""
+    message = f"{name}: no rule says what this tensor is for"
+    return Finding(Code.UNKNOWN_TENSOR, message, hint=family_hint(name), tensor=name, layer=layer, shard=shard)
 
 
 def family_hint(name: str) -> str | None:

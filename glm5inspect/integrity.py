@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -224,9 +225,7 @@ def _check_companions(inventory: Inventory) -> Iterator[Finding]:
 def _check_index(inventory: Inventory, index: Index) -> Iterator[Finding]:
     for key in index.duplicates:
         yield _about(Code.INDEX_DUPLICATE_KEY, f"{index.name}: {key} stands twice", key, None)
-    counts: dict[str, int] = {}
-    for shard in index.weight_map.values():
-        counts[shard] = counts.get(shard, 0) + 1
+    counts = Counter(index.weight_map.values()) if inventory.missing else {}
     for shard, fault in inventory.missing.items():
         message = f"{shard}: {fault}; the index puts {counted(counts[shard], 'tensor')} there"
         yield Finding(Code.INDEX_MISSING_SHARD, message, shard=shard, actual=fault, count=counts[shard])

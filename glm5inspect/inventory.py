@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from glm5inspect.header import TensorRecord
 from glm5inspect.roles import TensorRole, classify, is_digits, parse_name
-from glm5inspect.sources.base import SHARD_SUFFIX
+from glm5inspect.sources.base import CONFIG_NAME, SHARD_SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
     Needs = Callable[[Iterable[str]], set[str]]
     """Picks the tensors a question is about from all the names of an index."""
-
-CONFIG_NAME = "config.json"
-QUANT_CONFIG_NAME = "hf_quant_config.json"
 
 
 class Source(Protocol):

@@ -75,13 +75,18 @@ def draft_tree(mtp: set[int]) -> Finding:
     return Finding(Code.DRAFT_TREE, f"only the MTP layer {ranges(mtp)} is here, no trunk layer")
 
 
-def layer_table(groups: Iterable[Group]) -> Iterator[LayerRow]:
-    """Describe every layer, ascending."""
+def groups_by_layer(groups: Iterable[Group]) -> dict[int, list[Group]]:
+    """Return the groups of each layer; what is in no layer is left out."""
     layers: dict[int, list[Group]] = {}
     for group in groups:
         if group.layer is not None:
             layers.setdefault(group.layer, []).append(group)
-    for layer, members in sorted(layers.items()):
+    return layers
+
+
+def layer_table(groups: Iterable[Group]) -> Iterator[LayerRow]:
+    """Describe every layer, ascending."""
+    for layer, members in sorted(groups_by_layer(groups).items()):
         dtypes: dict[str, int] = {}
         for group in members:
             dtypes[group.dtype] = dtypes.get(group.dtype, 0) + len(group.tensors)

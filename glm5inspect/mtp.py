@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from glm5inspect.catalogue import Code
 from glm5inspect.dsa import BLOCK
+from glm5inspect.families import MTP_PREFIXES
 from glm5inspect.geometry import read_count
 from glm5inspect.integrity import placement_of, refusals
-from glm5inspect.layers import text_layers
+from glm5inspect.layers import groups_by_layer, text_layers
 from glm5inspect.report import Fact, Finding, Report, counted, in_order, ranges, some
 from glm5inspect.roles import (
     LAYER_PREFIX,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from glm5inspect.inventory import Group, Inventory, Progress, Source
-
-FOREIGN_PREFIXES = ("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.mtp.")
-"""How other models name such a layer."""
 
 _LAYER = layer_prefix("N")
 _LAYERS = LAYER_PREFIX.partition("#")[0]
@@ -86,8 +84,9 @@ def find_mtp(source: Source, *, progress: Progress | None = None) -> Report:
     that has experts. An absence is only reported after a look at all of them.
     """
     config = source.config()
-    report = check(source.inventory(needed_names, progress), config)
-    if any(finding.code in _ABSENCES for finding in report.findings):
+    inventory = source.inventory(needed_names, progress)
+    report = check(inventory, config)
+    if inventory.partial and any(finding.code in _ABSENCES for finding in report.findings):
         report = check(source.inventory(progress=progress), config)
     return report
 
@@ -103,7 +102,7 @@ def needed_names(names: Iterable[str]) -> set[str]:
     """
     listed = list(names)
     mtp = {layer_index(name) for name in listed if name.endswith(MTP_ONLY_NAMES) and is_mtp_only_name(name)}
-    wanted = {name for name in listed if name.startswith(FOREIGN_PREFIXES)}
+    wanted = {name for name in listed if name.startswith(MTP_PREFIXES)}
     if mtp:
         wanted.update(name for name in listed if name.startswith(_LAYERS) and layer_index(name) in mtp)
     first_experts: dict[int, list[str]] = {}
@@ -121,14 +120,16 @@ def check(inventory: Inventory, config: Mapping[str, object] | None) -> Report:
     declared, more_faults = read_count(config, "num_nextn_predict_layers")
     layers = text_layers(inventory.known_groups)
     findings = [*faults, *more_faults]
-    foreign = sorted(name for group in inventory.known_groups for name in _foreign_names(group))
+    foreign = sorted(
+        tensor.name
+        for group in inventory.known_groups
+        if group.pattern.startswith(MTP_PREFIXES)
+        for tensor in group.tensors
+    )
     if foreign:
         message = f"{foreign[0]}: named by another convention, {counted(len(foreign), 'tensor')} in all"
         findings.append(Finding(Code.MTP_FOREIGN_PREFIX, message, tensor=foreign[0], count=len(foreign)))
-    by_layer: dict[int, list[Group]] = {}
-    for group in inventory.known_groups:
-        if group.layer is not None:
-            by_layer.setdefault(group.layer, []).append(group)
+    by_layer = groups_by_layer(inventory.known_groups)
     found = sorted(layers.mtp)
     if found:
         trunk_has = _trunk(by_layer, layers.trunk)
@@ -152,11 +153,6 @@ def check(inventory: Inventory, config: Mapping[str, object] | None) -> Report:
         findings=in_order([*findings, *refusals(inventory), *placement_of(inventory, names)]),
         complete=inventory.complete,
     )
-
-
-def _foreign_names(group: Group) -> Iterator[str]:
-    if group.pattern.startswith(FOREIGN_PREFIXES):
-        yield from (tensor.name for tensor in group.tensors)
 
 
 def _nothing_found(declared: int | None) -> Finding:

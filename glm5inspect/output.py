@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from glm5inspect.errors import OutputError
-from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
+from glm5inspect.sources.base import CONFIG_NAME, INDEX_SUFFIX, QUANT_CONFIG_NAME, SHARD_SUFFIX
 
-_PARTS = (SHARD_SUFFIX, INDEX_SUFFIX, "config.json", "hf_quant_config.json")
+_PARTS = (SHARD_SUFFIX, INDEX_SUFFIX, CONFIG_NAME, QUANT_CONFIG_NAME)
 
 
 def write_file(path: str, text: str) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from glm5inspect.catalogue import Code, Severity
 from glm5inspect.errors import SnapshotError
 from glm5inspect.integrity import integrity
-from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME
 from glm5inspect.report import Report, in_order
 from glm5inspect.snapshot import CONFIG_KEYS, Snapshot, dump_snapshot, take_snapshot
+from glm5inspect.sources.base import CONFIG_NAME, QUANT_CONFIG_NAME
 
 if TYPE_CHECKING:
     from glm5inspect.inventory import Progress, Source

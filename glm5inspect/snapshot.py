@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from glm5inspect.errors import SnapshotError
 from glm5inspect.header import DTYPE_BITS, TensorRecord, bounded_shape, needed_bits
-from glm5inspect.inventory import CONFIG_NAME, QUANT_CONFIG_NAME, Inventory
+from glm5inspect.inventory import Inventory
 from glm5inspect.report import SourceInfo, ranges
 from glm5inspect.roles import is_digits
+from glm5inspect.sources.base import CONFIG_NAME, QUANT_CONFIG_NAME
 from glm5inspect.strict_json import StrictJSONError, parse_object
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ ROOT = Path(glm5inspect.__file__).parent
 HEAVY = {"huggingface_hub", "numpy", "rich", "safetensors"}
 
 LAYERS = (
-    ("catalogue", "families", "roles", "strict_json"),
+    ("catalogue", "roles", "strict_json"),
     ("errors", "explanations", "report", "sources", "sources.base"),
-    ("geometry", "header", "index", "layers"),
+    ("families", "geometry", "header", "index", "layers"),
     ("expect", "inventory", "sources.local"),
     ("against", "checkpoint", "integrity", "snapshot"),
     ("census", "classification", "dsa", "explain", "listing", "recording", "resolve"),

@@ -15,6 +15,9 @@ INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_NAME = "model.safetensors.index.json"
 """The index that loaders look for."""
 
+CONFIG_NAME = "config.json"
+QUANT_CONFIG_NAME = "hf_quant_config.json"
+
 
 class FileEntry(NamedTuple):
     """One file of a checkpoint.
