@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Well-known naming families that are not the released one: what a refused name looks like, for the hint only."""
+"""Well-known naming families that are not the released one: what a refused name looks like, as a hint."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ MTP_PREFIXES = ("mtp.", "model.mtp.", "model.layers.mtp.", "language_model.mtp."
 """How other models name a multi-token-prediction layer."""
 
 _PREFIXES = (
-    (
-        MTP_PREFIXES,
-        "an MTP layer in the convention of other models",
-    ),
+    (MTP_PREFIXES, "an MTP layer in the convention of other models"),
     (("language_model.model.", "language_model.lm_head."), "MLX names"),
     (("vision_tower.", "vision_model.", "model.vision_tower."), "a vision tower under the prefix of another export"),
     (("base_model.model.",), "a LoRA adapter"),
@@ -36,7 +33,7 @@ _SUFFIXES = (
     (("trellis", "suh", "svh", "mcg", "mul1"), "EXL3 quantization"),
     (("scales", "biases"), "MLX quantization"),
     (("k_scale", "v_scale"), "KV-cache scales"),
-)  # fmt: skip
+)
 
 
 def unknown_tensor(name: str, layer: int | None, shard: str | None = None) -> Finding:
