@@ -81,7 +81,7 @@ class Checkpoint:
             needs: Picks from the names of an index those that a question is about; only their shards are opened, and
                 those that the index does not name. All are when an opened shard lacks what the index puts there, when
                 there is no index, and for ``None``.
-            progress: Called after each header with the number read and the number to read.
+            progress: Called after each header, with shards read, shards to read, and bytes read.
 
         Raises:
             SourceError: There is no shard, what is there is not a checkpoint, or the index cannot be read.
@@ -155,7 +155,9 @@ class Checkpoint:
 
     def _read_headers(self, shards: Iterable[str], progress: Progress | None) -> None:
         todo = sorted(set(shards) - self._headers.keys() - self._refused.keys())
-        self._files.prepare(todo)
+        index = self._index
+        self._files.prepare(todo, index.weight_map if index else None)
+        fetched = 0
         for done, shard in enumerate(todo, 1):
             try:
                 self._headers[shard] = self._read_header(shard)
@@ -163,7 +165,9 @@ class Checkpoint:
                 # A fresh one: the one caught holds on to the whole header through its traceback.
                 self._refused[shard] = HeaderError(error.code, error.reason, shard=shard)
             if progress:
-                progress(done, len(todo))
+                header = self._headers.get(shard)
+                fetched += header.data_start if header else 0
+                progress(done, len(todo), fetched)
 
     def _read_header(self, shard: str) -> Header:
         entry = self._listing[shard]

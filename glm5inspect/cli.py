@@ -7,15 +7,17 @@ import os
 import sys
 import traceback
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from glm5inspect.options import (
+    CacheDirOption,
     Exit,
     Run,
     SourceArgument,
+    Sources,
     SubfolderOption,
     VersionOption,
     check_label,
@@ -27,6 +29,9 @@ from glm5inspect.options import (
 from glm5inspect.report import printable
 from glm5inspect.streams import abandon, complain, read_names, tell
 
+WITHOUT_POLICY = ("fail_on", "exit_zero", "select", "ignore", "quiet")
+"""The options of a command that has a verdict."""
+
 WHAT_IT_DOES = """\
 glm5inspect accounts for every tensor of a GLM-5.3-Flash checkpoint, from the headers alone.
 
@@ -37,7 +42,7 @@ glm5inspect accounts for every tensor of a GLM-5.3-Flash checkpoint, from the he
   glm5inspect classify NAME        what a tensor name is for
   glm5inspect explain CODE         what a finding means, and what to do
 
-SOURCE is a folder of shards, one .safetensors file, or snapshot:reference. More: glm5inspect --help"""
+SOURCE is a folder of shards, owner/name of the Hub, or snapshot:reference. More: glm5inspect --help"""
 
 
 class _Group(TyperGroup):
@@ -75,6 +80,7 @@ def _root(context: typer.Context, version: VersionOption = False) -> None:  # no
 @command(app, "census")
 def census(
     run: Run,
+    sources: Sources,
     source: SourceArgument,
     subfolder: SubfolderOption = None,
     patterns: Annotated[bool, typer.Option("--patterns", help="List every pattern.")] = False,  # noqa: FBT002
@@ -94,11 +100,10 @@ def census(
     """
     from glm5inspect.census import take_census
     from glm5inspect.render.progress import ShardProgress
-    from glm5inspect.resolve import open_source
 
-    other = open_source(against) if against else None
     with ShardProgress(sys.stderr) as progress:
-        opened = open_source(source, subfolder=subfolder)
+        other = sources.open_other(against, progress) if against else None
+        opened = sources.open(source, progress, subfolder=subfolder)
         report = take_census(opened, patterns=patterns, layers=layers, against=other, progress=progress)
     run.finish(report)
 
@@ -106,6 +111,7 @@ def census(
 @command(app, "classify")
 def classify(
     run: Run,
+    sources: Sources,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME...", help="Tensor names, or - to read them line by line.")
     ] = None,
@@ -126,10 +132,9 @@ def classify(
         raise typer.BadParameter("give tensor names, - for standard input, or --from SOURCE", param_hint="NAMES")
     if source:
         from glm5inspect.render.progress import ShardProgress
-        from glm5inspect.resolve import open_source
 
         with ShardProgress(sys.stderr) as progress:
-            report = classify_source(open_source(source), progress=progress)
+            report = classify_source(sources.open(source, progress), progress=progress)
         run.finish(report)
     run.finish(classify_names(read_names(sys.stdin) if names == ["-"] else names or ()))
 
@@ -137,6 +142,7 @@ def classify(
 @command(app, "verify-dsa")
 def verify_dsa(
     run: Run,
+    sources: Sources,
     source: SourceArgument,
     subfolder: SubfolderOption = None,
     layers: Annotated[
@@ -149,31 +155,30 @@ def verify_dsa(
     """
     from glm5inspect.dsa import verify_dsa as verify
     from glm5inspect.render.progress import ShardProgress
-    from glm5inspect.resolve import open_source
 
     with ShardProgress(sys.stderr) as progress:
-        report = verify(open_source(source, subfolder=subfolder), layers=layers or (), progress=progress)
+        report = verify(sources.open(source, progress, subfolder=subfolder), layers=layers or (), progress=progress)
     run.finish(report)
 
 
 @command(app, "find-mtp")
-def find_mtp(run: Run, source: SourceArgument, subfolder: SubfolderOption = None) -> None:
+def find_mtp(run: Run, sources: Sources, source: SourceArgument, subfolder: SubfolderOption = None) -> None:
     """Locate the multi-token-prediction layer by its names, and check that it is whole and in its place.
 
     Example: glm5inspect find-mtp ./GLM-5.3-Flash-NVFP4
     """
     from glm5inspect.mtp import find_mtp as find
     from glm5inspect.render.progress import ShardProgress
-    from glm5inspect.resolve import open_source
 
     with ShardProgress(sys.stderr) as progress:
-        report = find(open_source(source, subfolder=subfolder), progress=progress)
+        report = find(sources.open(source, progress, subfolder=subfolder), progress=progress)
     run.finish(report)
 
 
 @command(app, "show")
 def show(
     run: Run,
+    sources: Sources,
     source: SourceArgument,
     globs: Annotated[
         list[str] | None, typer.Argument(metavar="[GLOB]...", help="Globs on whole names; none means all.")
@@ -186,16 +191,16 @@ def show(
     """
     from glm5inspect.listing import show as list_tensors
     from glm5inspect.render.progress import ShardProgress
-    from glm5inspect.resolve import open_source
 
     with ShardProgress(sys.stderr) as progress:
-        report = list_tensors(open_source(source, subfolder=subfolder), globs or (), progress=progress)
+        report = list_tensors(sources.open(source, progress, subfolder=subfolder), globs or (), progress=progress)
     run.finish(report)
 
 
 @command(app, "record", without=("output",))
 def record(
     run: Run,
+    sources: Sources,
     source: SourceArgument,
     output: Annotated[
         str,
@@ -208,7 +213,6 @@ def record(
     repo: Annotated[
         str | None, typer.Option(metavar="OWNER/NAME", callback=check_label, help="The repository recorded.")
     ] = None,
-    revision: Annotated[str | None, typer.Option(callback=check_label, help="The commit recorded.")] = None,
     recorded: Annotated[
         datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="The day, else today.")
     ] = None,
@@ -219,14 +223,14 @@ def record(
     """
     from glm5inspect.recording import record as take
     from glm5inspect.render.progress import ShardProgress
-    from glm5inspect.resolve import open_source
 
     with ShardProgress(sys.stderr) as progress:
+        opened = sources.open_to_label(source, progress, subfolder=subfolder)
         report, text = take(
-            open_source(source, subfolder=subfolder),
+            opened,
             today=datetime.now(UTC).date().isoformat(),
             repo=repo,
-            revision=revision,
+            revision=None if opened.info.kind == "hub" else sources.revision,
             recorded=recorded.date().isoformat() if recorded else None,
             provenance=provenance,
             progress=progress,
@@ -234,7 +238,7 @@ def record(
     run.finish(report, snapshot=(output, text))
 
 
-@command(app, "explain", without=("fail_on", "exit_zero", "select", "ignore", "quiet"))
+@command(app, "explain", without=WITHOUT_POLICY)
 def explain(
     run: Run,
     code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding code; none lists all.")] = None,
@@ -246,6 +250,38 @@ def explain(
     from glm5inspect.explain import explain as explain_codes
 
     run.finish(explain_codes(() if code is None else (find_code(code, "CODE"),)))
+
+
+cache_app = typer.Typer(
+    help="Look at the headers that are kept of repositories of the Hub, or remove them.", rich_markup_mode=None
+)
+app.add_typer(cache_app, name="cache")
+
+
+def _on_cache(run: Run, cache_dir: str | None, *, clear: bool) -> NoReturn:
+    from glm5inspect.keeping import look_at_cache
+
+    run.finish(look_at_cache(cache_dir, clear=clear))
+
+
+@command(cache_app, "info", without=WITHOUT_POLICY)
+def cache_info(run: Run, cache_dir: CacheDirOption = None) -> None:
+    """Say where headers are kept, how many, and how large.
+
+    Example: glm5inspect cache info
+    """
+    _on_cache(run, cache_dir, clear=False)
+
+
+@command(cache_app, "clear", without=WITHOUT_POLICY)
+def cache_clear(run: Run, cache_dir: CacheDirOption = None) -> None:
+    """Remove the headers that are kept.
+
+    The cache of huggingface_hub is not touched.
+
+    Example: glm5inspect cache clear
+    """
+    _on_cache(run, cache_dir, clear=True)
 
 
 def _could_not_print(error: OSError) -> int:

@@ -17,6 +17,10 @@ class Glm5InspectError(Exception):
     """Say that the question could not be answered, and why."""
 
 
+class UsageError(Glm5InspectError):
+    """Say that what the caller asked for contradicts itself."""
+
+
 class SourceError(Glm5InspectError):
     """Say that a SOURCE could not be found, opened or read."""
 

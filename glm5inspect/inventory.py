@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from glm5inspect.index import Index
     from glm5inspect.report import SourceInfo
 
-    Progress = Callable[[int, int], None]
-    """Called with shards read so far and shards to read."""
+    Progress = Callable[[int, int, int], None]
+    """Called with shards read so far, shards to read, and bytes of headers read so far."""
 
     Needs = Callable[[Iterable[str]], set[str]]
     """Picks the tensors a question is about from all the names of an index."""

@@ -6,17 +6,23 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Annotated, Any, NoReturn
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from glm5inspect import __version__
 from glm5inspect.catalogue import BY_SLUG, Code, Severity
-from glm5inspect.errors import Glm5InspectError
+from glm5inspect.errors import Glm5InspectError, UsageError
 from glm5inspect.render import Format, View, render
 from glm5inspect.report import Policy, Report, SourceInfo, Waiver, printable
+from glm5inspect.sources.address import DEFAULT_JOBS, DEFAULT_TIMEOUT, HubOptions
 from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
 from glm5inspect.streams import complain, write_out
+
+if TYPE_CHECKING:
+    from glm5inspect.inventory import Source
+    from glm5inspect.render.progress import ShardProgress
 
 
 class Exit(IntEnum):
@@ -83,16 +89,49 @@ def refuse_empty_folder(value: str | None) -> str | None:
 
 def source_help(what: str) -> str:
     """Explain a SOURCE."""
-    return f"{what}: a folder, a .safetensors or index file, a snapshot file, or snapshot:NAME."
+    return f"{what}: a folder, a .safetensors or index file, a snapshot file, snapshot:NAME, or owner/name[@revision]."
 
 
 SourceArgument = Annotated[
     str, typer.Argument(metavar="SOURCE", callback=refuse_empty_source, help=source_help("What to look at"))
 ]
+
+
+def check_token(value: str | None) -> str | None:
+    """Refuse an empty token, as an unset variable leaves it, and one that no header may hold; never show it."""
+    if value is not None and not (value.isascii() and value.isprintable() and value and " " not in value):
+        raise typer.BadParameter("is empty, or has characters that no token has")
+    return value
+
+
 SubfolderOption = Annotated[
     str | None,
     typer.Option("--subfolder", metavar="PATH", callback=refuse_empty_folder, help="Where the model is below SOURCE."),
 ]
+
+RevisionOption = Annotated[
+    str | None,
+    typer.Option("--revision", metavar="REV", callback=check_label, help="Branch, tag or commit of a repository."),
+]
+TokenOption = Annotated[
+    str | None,
+    typer.Option("--token", metavar="TOKEN", callback=check_token, help="For the Hub; better kept in HF_TOKEN."),
+]
+JobsOption = Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=64, help="Requests at once.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="Silence after which one has failed.")
+]
+CacheDirOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cache-dir",
+        metavar="PATH",
+        callback=refuse_empty_folder,
+        help="Where headers from the Hub are kept; else GLM5INSPECT_CACHE, else ~/.cache/glm5inspect.",
+    ),
+]
+NoCacheOption = Annotated[bool, typer.Option("--no-cache", help="Neither use nor keep headers from the Hub.")]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Use only what is cached.")]
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the report.")]
 OutputOption = Annotated[
@@ -137,6 +176,49 @@ def common_options(
         waivers.append(Waiver(find_code(slug, "--ignore"), glob or None))
     chosen = frozenset(find_code(slug, "--select") for slug in select or ())
     return Run(fmt, output, Policy(chosen, tuple(waivers), fail), quiet)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """How a command opens the sources that it was given."""
+
+    revision: str | None
+    hub: HubOptions
+
+    def open(self, text: str, progress: "ShardProgress", *, subfolder: str | None = None) -> "Source":
+        """Open SOURCE."""
+        return self._open(text, progress, subfolder, self.revision)
+
+    def open_other(self, text: str, progress: "ShardProgress") -> "Source":
+        """Open a source beside SOURCE; --subfolder and --revision are not about it."""
+        return self._open(text, progress, None, None)
+
+    def open_to_label(self, text: str, progress: "ShardProgress", *, subfolder: str | None) -> "Source":
+        """Open SOURCE where --revision is only a label unless it is a repository."""
+        from glm5inspect.resolve import is_local
+
+        return self._open(text, progress, subfolder, None if is_local(text) else self.revision)
+
+    def _open(self, text: str, progress: "ShardProgress", subfolder: str | None, revision: str | None) -> "Source":
+        from glm5inspect.resolve import open_source
+
+        return open_source(text, subfolder=subfolder, revision=revision, hub=self.hub, note=progress.note)
+
+
+def source_options(
+    revision: RevisionOption = None,
+    token: TokenOption = None,
+    jobs: JobsOption = DEFAULT_JOBS,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT,
+    cache_dir: CacheDirOption = None,
+    no_cache: NoCacheOption = False,  # noqa: FBT002
+    offline: OfflineOption = False,  # noqa: FBT002
+) -> Sources:
+    """Turn the options about repositories of the Hub into what a command needs of them."""
+    options = HubOptions(
+        token=token, jobs=jobs, timeout=timeout, cache_dir=cache_dir, use_cache=not no_cache, offline=offline
+    )
+    return Sources(revision, options)
 
 
 def find_code(slug: str, option: str) -> Code:
@@ -195,27 +277,40 @@ class Run:
         raise typer.Exit(code)
 
 
+_BUNDLES: dict[str, Callable[..., Any]] = {"run": common_options, "sources": source_options}
+"""Parameters of commands that stand for several options, and what makes one of them."""
+
+
 def command(
     app: typer.Typer, name: str, *, without: tuple[str, ...] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command whose first parameter is a `Run`, and give it the common options, but for some."""
+    """Register a command, with the options that its parameters ``run`` and ``sources`` stand for, but for some."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        common = inspect.signature(common_options).parameters
-        shared = [parameter for key, parameter in common.items() if key not in without]
-        _, *own = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters
+        own = [parameter for key, parameter in parameters.items() if key not in _BUNDLES]
+        shared = {
+            bundle: [p for key, p in inspect.signature(_BUNDLES[bundle]).parameters.items() if key not in without]
+            for bundle in reversed(_BUNDLES)
+            if bundle in parameters
+        }
 
         def call(**values: Any) -> None:  # noqa: ANN401 - what Typer parsed, by name
-            run = common_options(**{parameter.name: values.pop(parameter.name) for parameter in shared})
             try:
-                function(run, **values)
+                bundles = {
+                    bundle: _BUNDLES[bundle](**{p.name: values.pop(p.name) for p in options})
+                    for bundle, options in shared.items()
+                }
+                function(**bundles, **values)
+            except UsageError as error:
+                raise typer.BadParameter(printable(str(error))) from error
             except Glm5InspectError as error:
                 complain(sys.stderr, str(error))
                 raise typer.Exit(Exit.UNANSWERED) from error
 
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *shared)]
-        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # what Typer reads
-        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        every = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *chain.from_iterable(shared.values()))]
+        call.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined] # what Typer reads
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
         call.__doc__ = function.__doc__
         app.command(name)(call)
         return function

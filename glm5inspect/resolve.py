@@ -4,61 +4,114 @@
 from __future__ import annotations
 
 import os
-import re
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from glm5inspect.checkpoint import ADAPTER, OTHER_FORMATS, Checkpoint
-from glm5inspect.errors import SourceError
+from glm5inspect.errors import SourceError, UsageError
 from glm5inspect.header import SNIFF_BYTES, foreign_format
 from glm5inspect.snapshot import bundled_names, load_snapshot, snapshot_folder
+from glm5inspect.sources.address import HubOptions, check_revision, parse_address
 from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
 from glm5inspect.sources.local import LocalSource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from glm5inspect.inventory import Source
+    from glm5inspect.sources.address import RepoAddress
 
 BUNDLED = "snapshot:"
-_HUB = re.compile(
-    r"(?:hf://|https?://[^/]+/)?(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@(?P<revision>[\w./-]+))?(?:/tree/.*)?/?"
-)
 
 
-def open_source(text: str, *, subfolder: str | None = None) -> Source:
+def open_source(
+    text: str,
+    *,
+    subfolder: str | None = None,
+    revision: str | None = None,
+    hub: HubOptions | None = None,
+    note: Callable[[str], None] = lambda text: None,  # noqa: ARG005 - nobody to tell
+) -> Source:
     """Find out what a SOURCE argument means and open it.
 
     Args:
         text: An existing path (a folder of shards, one ``.safetensors`` file, an index file, a snapshot file), else
             ``snapshot:NAME``, else a repository of the Hugging Face Hub.
         subfolder: Where the model is below the root of a folder or repository.
+        revision: Branch, tag or commit of a repository that is named without one.
+        hub: How to reach the Hub; ``None`` for the usual way.
+        note: Told what the user should know and no report says.
 
     Raises:
         SourceError: There is no such thing, or it is nothing that can be inspected.
         SnapshotError: A snapshot file is malformed.
+        UsageError: Arguments contradict each other.
     """
     if not text.strip():
         raise SourceError("SOURCE is empty; give a folder, a file, snapshot:NAME or owner/name")
+    if is_local(text):
+        if revision is not None:
+            raise UsageError(f"{text}: is here, and --revision is for repositories of the Hub (hf://owner/name)")
+        if text.startswith(BUNDLED) and not _exists(text):
+            return _open_bundled(text.removeprefix(BUNDLED), text, subfolder)
+        return _open_path(_path(text), text, subfolder)
+    address = parse_address(text)  # never of what looks like a path: an owner begins with a letter or digit
+    if address is None:
+        raise SourceError(f"{text}: no such file or folder")
+    return _open_repository(address, text, subfolder, revision, hub or HubOptions(), note)
+
+
+def is_local(text: str) -> bool:
+    """Tell whether a SOURCE is an existing path or a bundled snapshot, and so no repository.
+
+    Raises:
+        SourceError: Whether a path exists cannot be told, or it is a link that leads nowhere.
+    """
+    if text.startswith("hf://"):
+        return False
+    if _exists(text) or text.startswith(BUNDLED):
+        return True
+    if _path(text).is_symlink():
+        raise SourceError(f"{text}: a link that leads nowhere")
+    return False
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser() if text.startswith("~") else Path(text)
+
+
+def _exists(text: str) -> bool:
     try:
-        path = Path(text).expanduser() if text.startswith("~") else Path(text)
-        exists = not text.startswith("hf://") and path.exists()
+        return _path(text).exists()
     except OSError as error:  # a name too long, or below a folder that is closed to us
         raise SourceError(f"{text[:80]}: {error.strerror}") from error
     except (ValueError, RuntimeError) as error:  # a NUL in it, or of nobody's home
         raise SourceError(f"{text[:80]}: not a path: {error}") from error
-    if exists:
-        return _open_path(path, text, subfolder)
-    if text.startswith(BUNDLED):
-        return _open_bundled(text.removeprefix(BUNDLED), text, subfolder)
-    if path.is_symlink():
-        raise SourceError(f"{text}: a link that leads nowhere")
-    hub = _HUB.fullmatch(text)  # never of what looks like a path: an owner begins with a letter or digit
-    if hub or text.startswith("hf://"):
-        raise SourceError(
-            f"{text}: no such folder, and reading repositories of the Hub is not in this version;"
-            f" download it (hf download {hub['repo'] if hub else 'owner/name'}) and give the folder"
-        )
-    raise SourceError(f"{text}: no such file or folder")
+
+
+def _open_repository(
+    address: RepoAddress,
+    text: str,
+    subfolder: str | None,
+    revision: str | None,
+    hub: HubOptions,
+    note: Callable[[str], None],
+) -> Source:
+    from glm5inspect.sources.hub import HubSource  # noqa: PLC0415 - imports what only the Hub needs
+
+    for option, typed, addressed in (
+        ("--revision", revision, address.revision),
+        ("--subfolder", subfolder, address.subfolder),
+    ):
+        if typed is not None and addressed not in (None, typed):
+            raise UsageError(f"{text}: says {addressed}, and {option} says {typed}; give one of them")
+    if revision is not None:
+        address = address._replace(revision=check_revision(revision, "--revision"))
+    below = subfolder or address.subfolder
+    if below:
+        _check_subfolder(below, text)
+    return Checkpoint(HubSource(address, typed=text, subfolder=below, options=hub, note=note))
 
 
 def _open_path(path: Path, text: str, subfolder: str | None) -> Source:
@@ -85,12 +138,17 @@ def _open_path(path: Path, text: str, subfolder: str | None) -> Source:
 def _open_folder(path: Path, text: str, subfolder: str | None) -> Source:
     if not subfolder:
         return Checkpoint(LocalSource(path, typed=text))
-    below = PurePosixPath(subfolder)
-    if below.is_absolute() or ".." in below.parts:
-        raise SourceError(f"--subfolder {subfolder}: not a path below {text}")
+    below = _check_subfolder(subfolder, text)
     if not os.path.isdir(path / below):  # noqa: PTH112 - no name is too long for it
         raise SourceError(f"{text}: has no folder {subfolder}")
     return Checkpoint(LocalSource(path / below, typed=text))
+
+
+def _check_subfolder(subfolder: str, text: str) -> PurePosixPath:
+    below = PurePosixPath(subfolder)
+    if below.is_absolute() or ".." in below.parts:
+        raise SourceError(f"--subfolder {subfolder}: not a path below {text}")
+    return below
 
 
 def _open_bundled(name: str, text: str, subfolder: str | None) -> Source:

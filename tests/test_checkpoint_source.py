@@ -452,13 +452,15 @@ def test_laziness(tmp_path: Path) -> None:
     watched = WatchedSource(folder)
     source = Checkpoint(watched)
     steps: list[tuple[int, int]] = []
-    found = source.inventory(lambda names: {n for n in names if ".layers.5." in n}, lambda *step: steps.append(step))
+    found = source.inventory(
+        lambda names: {n for n in names if ".layers.5." in n}, lambda *step: steps.append(step[:2])
+    )
 
     assert (watched.opened(), list(found.headers), steps) == ([6], [shard_name(6, 7)], [(1, 1)])
     assert (found.partial, found.shards, found.complete) == (True, 7, True)
     assert f"{TEXT}layers.0.self_attn.A_log" in found.unseen
 
-    whole = source.inventory(progress=lambda *step: steps.append(step))
+    whole = source.inventory(progress=lambda *step: steps.append(step[:2]))
 
     assert steps == [(1, 1), *((n, 6) for n in range(1, 7))]
     assert whole.tensors.keys() == tiny().keys()

@@ -179,9 +179,6 @@ def test_an_existing_folder_is_no_command(checkpoint: Path, monkeypatch: pytest.
 
 
 UNANSWERED = {
-    "hub": ("owner/name", "hf download owner/name"),
-    "hub revision": ("owner/name@main", "hf download owner/name"),
-    "hub scheme": ("hf://owner/name", "hf download owner/name"),
     "path": ("./owner/name", "./owner/name: no such file or folder"),
     "snapshot": ("snapshot:referense", "did you mean snapshot:reference?"),
     "nul": ("a\0b", "a\\x00b: no such file"),

@@ -75,32 +75,6 @@ def test_an_existing_path_wins(here: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "owner/name",
-        "owner/name@v1.0",
-        "owner/name@9e0d74e3cef17f634e84fb8e2223707e02616290",
-        "hf://owner/name",
-        "hf://owner/name@refs/pr/1",
-        "https://huggingface.co/owner/name",
-        "https://huggingface.co/owner/name/tree/main",
-    ],
-)
-def test_repositories(here: Path, text: str) -> None:  # noqa: ARG001 - the working folder is empty
-    """A repository cannot be read by this version, which says what to do instead."""
-    with pytest.raises(SourceError, match=r"Hub is not in this version.*hf download owner/name"):
-        open_source(text)
-
-
-def test_hub_is_forced(here: Path) -> None:
-    """A local folder does not stand in for a repository that was named as one."""
-    write_checkpoint(here / "owner" / "name", tiny())
-    write_checkpoint(here / "hf:" / "owner" / "name", tiny())
-    with pytest.raises(SourceError, match="Hub"):
-        open_source("hf://owner/name")
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "SOURCE is empty"),
@@ -112,6 +86,8 @@ def test_hub_is_forced(here: Path) -> None:
         ("~/owner/name", "no such file or folder"),
         ("a/b/c", "no such file or folder"),
         ("model.safetensors", "no such file or folder"),
+        ("folder/model.safetensors", "no such file or folder"),
+        ("folder/model.safetensors.index.json", "no such file or folder"),
         ("~nobody-of-that-name/x", "not a path"),
         ("nul\0byte", "no such file or folder|not a path"),
         ("long" * 5000, "File name too long|no such file or folder"),

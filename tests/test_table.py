@@ -434,7 +434,7 @@ def read_shards(stream: TextIO | None) -> None:
     """Report the reading of three shards."""
     with progress.ShardProgress(stream) as report:
         for done in (1, 2, 3):
-            report(done, 3)
+            report(done, 3, 1000 * done)
 
 
 def test_progress_is_for_terminals_and_for_what_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

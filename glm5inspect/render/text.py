@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from glm5inspect.classification import Classification, Classified
     from glm5inspect.explain import Explained
+    from glm5inspect.keeping import CacheState
     from glm5inspect.listing import Listing
     from glm5inspect.render import View
     from glm5inspect.report import Report
@@ -76,6 +77,14 @@ def _explained(answer: Explained) -> list[str]:
     ]
 
 
+def _cached(answer: CacheState) -> list[str]:
+    rows = [(kind, getattr(answer, kind)) for kind in ("headers", "listings", "revisions")]
+    return [
+        f"{'cleared' if answer.cleared else 'kept in'} {printable(answer.folder)}",
+        *columns([("kind", "entries", "bytes"), *((kind, str(u.entries), str(u.bytes)) for kind, u in rows)]),
+    ]
+
+
 def _paragraph(label: str, text: str) -> list[str]:
     from textwrap import wrap  # noqa: PLC0415 - for this command only
 
@@ -86,4 +95,5 @@ _BODIES: dict[str, tuple[Callable[..., list[str]], str]] = {
     "classify": (_classified, "results"),
     "show": (_shown, "tensors"),
     "explain": (_explained, ""),  # the catalogue has no verdict
+    "cache": (_cached, ""),  # nor has a folder
 }

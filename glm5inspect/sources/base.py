@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from glm5inspect.errors import SourceError
+from glm5inspect.report import some
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from glm5inspect.report import SourceInfo
 
@@ -63,6 +66,26 @@ class FileSource(Protocol):
         """
         ...
 
-    def prepare(self, shards: Sequence[str]) -> None:
-        """Announce whose headers will be read next, so that a remote source may fetch several at once."""
+    def prepare(self, shards: Sequence[str], weight_map: Mapping[str, str] | None) -> None:
+        """Announce whose headers will be read next, so that a remote source may fetch several at once.
+
+        Args:
+            shards: In the order in which they will be read.
+            weight_map: Tensor name to shard as the index says, from which the length of a header can be guessed;
+                ``None`` without an index.
+        """
         ...
+
+
+def find_index(names: Iterable[str], where: str) -> str | None:
+    """Return the index among the files of a folder: the one of the usual name, else the only one, else ``None``.
+
+    Raises:
+        SourceError: There are several, and none of the usual name.
+    """
+    found = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    if INDEX_NAME in found:
+        return INDEX_NAME
+    if len(found) > 1:
+        raise SourceError(f"{where}: has several index files ({some(found)}); give one of them as SOURCE")
+    return found[0] if found else None

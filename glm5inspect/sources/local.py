@@ -10,8 +10,8 @@ import stat
 from typing import TYPE_CHECKING
 
 from glm5inspect.errors import SourceError
-from glm5inspect.report import SourceInfo, some
-from glm5inspect.sources.base import INDEX_NAME, INDEX_SUFFIX, FileEntry
+from glm5inspect.report import SourceInfo
+from glm5inspect.sources.base import FileEntry, find_index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class LocalSource:
         self._folder = folder
         self.sole_shard = sole_shard
         self._top = self._list("")
-        self.index_name = None if sole_shard else index or self._find_index()
+        self.index_name = None if sole_shard else index or find_index(self._top, str(folder))
         try:
             place = folder.absolute()
         except OSError as error:
@@ -83,7 +83,7 @@ class LocalSource:
         except OSError as error:
             raise SourceError(f"{name}: {error.strerror}") from error
 
-    def prepare(self, shards: Sequence[str]) -> None:
+    def prepare(self, shards: Sequence[str], weight_map: Mapping[str, str] | None) -> None:
         """Do nothing: local reads are quick and come one by one."""
 
     def _list(self, folder: str) -> dict[str, FileEntry]:
@@ -95,14 +95,6 @@ class LocalSource:
                 return {}
             raise SourceError(f"{path}: the folder cannot be listed: {error.strerror}") from error
         return {f"{folder}/{name}" if folder else name: _entry(path / name) for name in names}
-
-    def _find_index(self) -> str | None:
-        if INDEX_NAME in self._top:
-            return INDEX_NAME
-        others = [name for name in self._top if name.endswith(INDEX_SUFFIX)]
-        if len(others) > 1:
-            raise SourceError(f"{self._folder}: has several index files ({some(others)}); give one of them as SOURCE")
-        return others[0] if others else None
 
 
 def _entry(path: Path) -> FileEntry:

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Which repository of the Hub a SOURCE names, and how to reach it; nothing is asked here."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from glm5inspect.errors import SourceError, UsageError
+
+DEFAULT_REVISION = "main"
+DEFAULT_JOBS = 8
+DEFAULT_TIMEOUT = 10.0
+
+_HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+_OTHER_KINDS = {"datasets": "a dataset", "spaces": "a Space", "kernels": "a kernel", "buckets": "a bucket"}
+_SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+_REPO = re.compile(rf"{_SEGMENT}/{_SEGMENT}")
+_PLAIN = re.compile(rf"(?P<repo>{_SEGMENT}(?:/{_SEGMENT})+)(?:@(?P<revision>.*))?", re.DOTALL)
+_REVISION = re.compile(r"[^\s\x00-\x1f\x7f~^:?*\[\\@]+")
+_FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FILE_SUFFIXES = (".safetensors", ".json", ".gguf")
+_REF_DEPTH = {"heads": 3, "tags": 3, "convert": 3, "pr": 3}
+"""How many segments of an address make a revision that begins with ``refs/``, by the segment after it."""
+
+
+class RepoAddress(NamedTuple):
+    """A model repository as a SOURCE names it.
+
+    Attributes:
+        repo: ``owner/name``.
+        revision: Branch, tag, ``refs/pr/N`` or commit, full or abbreviated; ``None`` when it names none.
+        subfolder: The folder that a web address leads to, else ``None``.
+    """
+
+    repo: str
+    revision: str | None = None
+    subfolder: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubOptions:
+    """How to reach the Hub.
+
+    Attributes:
+        token: ``None`` for the one that ``huggingface_hub`` finds (``HF_TOKEN``, ``hf auth login``), if any.
+        jobs: How many requests may be open at once.
+        timeout: Seconds of silence after which a request has failed.
+        cache_dir: Where headers are kept; ``None`` for ``GLM5INSPECT_CACHE``, else the user's cache folder.
+        use_cache: Whether headers are kept at all.
+        offline: Whether to use what is cached only; ``HF_HUB_OFFLINE`` says the same.
+    """
+
+    token: str | None = field(default=None, repr=False)
+    jobs: int = DEFAULT_JOBS
+    timeout: float = DEFAULT_TIMEOUT
+    cache_dir: str | None = None
+    use_cache: bool = True
+    offline: bool = False
+
+
+def is_full_commit(revision: str) -> bool:
+    """Tell whether a revision is a whole commit, which never moves."""
+    return _FULL_COMMIT.fullmatch(revision) is not None
+
+
+def parse_address(text: str) -> RepoAddress | None:
+    """Read a SOURCE as a repository: ``owner/name[@revision]``, ``hf://…``, or a web address of the Hub.
+
+    Returns:
+        ``None`` when it does not look like one.
+
+    Raises:
+        SourceError: It is another kind of repository, or a web address of something else.
+        UsageError: The revision is empty or impossible.
+    """
+    scheme, colon, rest = text.partition("://")
+    if colon and scheme.lower() in ("http", "https"):
+        return _parse_web_address(text)
+    forced = bool(colon) and scheme == "hf"
+    plain = _PLAIN.fullmatch((rest.removeprefix("models/") if forced else text).rstrip("/"))
+    if plain is None:
+        if forced:
+            raise SourceError(f"{text}: not a repository; write hf://owner/name or hf://owner/name@revision")
+        return None
+    _refuse_other_kinds(text, plain["repo"].split("/"))
+    if not _REPO.fullmatch(plain["repo"]) or plain["repo"].endswith(_FILE_SUFFIXES):
+        if forced:
+            raise SourceError(f"{text}: not a repository; a folder in it is given with --subfolder")
+        return None
+    if plain["revision"] is None:
+        return RepoAddress(plain["repo"])
+    return RepoAddress(plain["repo"], check_revision(plain["revision"], text))
+
+
+def check_revision(revision: str, where: str) -> str:
+    """Return a revision that Git could know.
+
+    Raises:
+        UsageError: It is empty, as an unset variable leaves it, or no name that Git accepts.
+    """
+    if not revision:
+        raise UsageError(f"{where}: the revision is empty; leave it out for {DEFAULT_REVISION}")
+    if not _REVISION.fullmatch(revision) or ".." in revision or "//" in revision or revision[0] in "/-":
+        raise UsageError(f"{where}: {revision!r} cannot be a branch, tag or commit")
+    return revision
+
+
+def _parse_web_address(text: str) -> RepoAddress:
+    try:
+        url = urlsplit(text)
+        host = (url.hostname or "").lower()
+    except ValueError as error:
+        raise SourceError(f"{text}: not a web address: {error}") from error
+    if host not in _HUB_HOSTS and url.netloc.lower() != _endpoint_host():
+        raise SourceError(f"{text}: not an address of the Hugging Face Hub; for a mirror set HF_ENDPOINT")
+    segments = [unquote(segment) for segment in url.path.split("/") if segment]
+    _refuse_other_kinds(text, segments)
+    repo = "/".join(segments[:2])
+    if not _REPO.fullmatch(repo):
+        raise SourceError(f"{text}: not the address of a repository, which is {url.scheme}://{host}/owner/name")
+    if len(segments) == 2:  # noqa: PLR2004 - owner and name
+        return RepoAddress(repo)
+    view, *rest = segments[2:]
+    if view != "tree" or not rest:
+        raise SourceError(f"{text}: not a page of the files of a repository; give …/{repo} or …/{repo}/tree/REVISION")
+    depth = _REF_DEPTH.get(rest[1], 1) if len(rest) > 1 and rest[0] == "refs" else 1
+    revision = check_revision("/".join(rest[:depth]), text)
+    return RepoAddress(repo, revision, "/".join(rest[depth:]) or None)
+
+
+def _refuse_other_kinds(text: str, segments: list[str]) -> None:
+    if len(segments) > 2 and (kind := _OTHER_KINDS.get(segments[0])):  # noqa: PLR2004 - kind, owner, name
+        raise SourceError(f"{text}: {kind}, and only model repositories are read")
+
+
+def _endpoint_host() -> str:
+    """Return host and port of the endpoint that ``HF_ENDPOINT`` sets."""
+    from huggingface_hub import constants
+
+    return urlsplit(constants.ENDPOINT).netloc.lower()

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""What was read from the Hub, kept for the next run: headers by blob and listings by commit, neither ever changes.
+
+One compressed file an entry, written aside and moved into place, so that processes may share the folder and may be
+stopped at any time. An entry that is damaged, or was not written here, counts as none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from glm5inspect.errors import OutputError
+from glm5inspect.header import LENGTH_BYTES, MAX_HEADER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VARIABLE = "GLM5INSPECT_CACHE"
+"""The environment variable that names another folder."""
+
+KINDS = ("headers", "listings", "revisions")
+"""The sub-folders: shard headers by blob, file lists by commit, and the commit that a branch last stood at."""
+
+_MAGIC = b"glm5inspect\x001\n"
+_KEY_BYTES = 32
+_MAX_BYTES = LENGTH_BYTES + MAX_HEADER_BYTES
+_FAST = 1  # of zlib: a header shrinks to a tenth, in a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How much of one kind is kept: entries, and bytes on disk."""
+
+    entries: int
+    bytes: int
+
+
+def cache_folder(chosen: str | None) -> Path:
+    """Return the folder to use.
+
+    Args:
+        chosen: What the caller asks for; ``None`` for the environment's choice, else the user's cache folder.
+    """
+    if chosen:
+        return Path(chosen).expanduser()
+    if named := os.environ.get(VARIABLE, "").strip():
+        return Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME", "").strip()
+    return (Path(base) if base else Path("~/.cache").expanduser()) / "glm5inspect"
+
+
+class HeaderCache:
+    """A folder of entries; several threads and processes may use it at once."""
+
+    def __init__(self, folder: Path, note: Callable[[str], None] = lambda text: None) -> None:  # noqa: ARG005 - no one
+        """Use a folder, which need not be there yet.
+
+        Args:
+            folder: See `cache_folder`.
+            note: Told once, when the folder cannot be written to.
+        """
+        self.folder = folder
+        self._note = note
+        self._writable = True
+
+    def get(self, kind: str, *key: str) -> bytes | None:
+        """Return what was kept under a key, or ``None``."""
+        digest, path = self._place(kind, key)
+        try:
+            stored = path.read_bytes()
+        except (OSError, ValueError):
+            return None
+        start = len(_MAGIC) + _KEY_BYTES
+        if not stored.startswith(_MAGIC + digest):
+            return None
+        unpacker = zlib.decompressobj()
+        try:
+            content = unpacker.decompress(stored[start:], _MAX_BYTES)
+        except zlib.error:
+            return None
+        return content if unpacker.eof and not unpacker.unused_data else None
+
+    def put(self, content: bytes, kind: str, *key: str) -> None:
+        """Keep something under a key; that it could not be written is noted once, and no error."""
+        if not self._writable:
+            return
+        digest, path = self._place(kind, key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(_MAGIC + digest + zlib.compress(content, _FAST))
+                Path(temporary).replace(path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except (OSError, ValueError) as error:
+            self._give_up(error)
+
+    def usage(self, kind: str) -> Usage:
+        """Count the entries of a kind."""
+        sizes = [_size_of(path) for path in self._entries(kind)]
+        return Usage(len(sizes), sum(sizes))
+
+    def clear(self) -> None:
+        """Remove every entry, and nothing that is not one.
+
+        Raises:
+            OutputError: One cannot be removed.
+        """
+        for kind in KINDS:
+            for path in self._entries(kind):
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise OutputError(f"{path}: cannot be removed: {error.strerror}") from error
+            for folder in (*(self.folder / kind).glob("[0-9a-f][0-9a-f]"), self.folder / kind):
+                with suppress(OSError):  # something else is in it
+                    folder.rmdir()
+
+    def _entries(self, kind: str) -> Iterator[Path]:
+        """Yield the files that begin as an entry does; unfinished ones of interrupted runs begin with a dot."""
+        for path in (self.folder / kind).glob("[0-9a-f][0-9a-f]/*"):
+            if path.name.startswith(".") or _is_entry(path):
+                yield path
+
+    def _place(self, kind: str, key: tuple[str, ...]) -> tuple[bytes, Path]:
+        digest = hashlib.sha256("\0".join((kind, *key)).encode()).digest()
+        name = digest.hex()
+        return digest, self.folder / kind / name[:2] / name[2:]
+
+    def _give_up(self, error: Exception) -> None:
+        reason = error.strerror if isinstance(error, OSError) else error
+        if self._writable:
+            self._writable = False
+            self._note(f"{self.folder}: the header cache cannot be written ({reason}); going on without it")
+
+
+def _is_entry(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # removed in the meantime
+        return 0
