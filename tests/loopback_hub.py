@@ -265,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
             if mode != "unnamed":
                 headers = headers | {"Content-Range": f"bytes {told}-{told + stop - start - 1}/{total}"}
         with file.open("rb") as opened:
-            body = os.pread(opened.fileno(), min(stop - start, 4 << 20), start)
+            body = os.pread(opened.fileno(), min(stop - start, 64 << 20), start)
         if mode == "squeezed":
             body, headers = gzip.compress(body), headers | {"Content-Encoding": "gzip"}
             return self._say(206 if span else 200, headers, body)

@@ -16,9 +16,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from checkpoints import write_stand_in
+from loopback_hub import LoopbackHub, Repo
+
 from glm5inspect.catalogue import Code
 from glm5inspect.explanations import EXPLANATIONS
 
+PUBLISHED = "LibertAIDAI/GLM-5.3-Flash-NVFP4"
+COMMIT = "9e0d74e3cef17f634e84fb8e2223707e02616290"
 README = Path(__file__).parents[1] / "README.md"
 BEGIN = "<!-- findings: written by tests/readme.py -->\n"
 END = "<!-- end of findings -->\n"
@@ -67,8 +72,15 @@ def run_session(session: str, folder: Path) -> str:
 
 def main() -> None:
     """Write the README again."""
+    hub = LoopbackHub()
     with tempfile.TemporaryDirectory() as folder:
-        text = SESSION.sub(lambda found: run_session(found[0], Path(folder)), README.read_text())
+        stand_in = write_stand_in(Path(folder, "stand-in"), "reference", shards=120)
+        hub.repos[PUBLISHED] = Repo(stand_in, commit=COMMIT)
+        own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": f"{folder}/hf", "GLM5INSPECT_CACHE": f"{folder}/headers"}
+        os.environ.update(own)
+        here = Path(folder, "here")
+        here.mkdir()
+        text = SESSION.sub(lambda found: run_session(found[0], here), README.read_text())
     README.write_text(with_catalogue(text))
 
 

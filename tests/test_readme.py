@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from readme import README, SESSION, run_session, with_catalogue
+from loopback_hub import LoopbackHub, Repo
+from readme import COMMIT, PUBLISHED, README, SESSION, run_session, with_catalogue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +31,9 @@ def test_there_are_sessions() -> None:
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=[session.splitlines()[0] for session in SESSIONS])
-def test_a_session_runs_as_written(session: str, tmp_path: Path) -> None:
+def test_a_session_runs_as_written(session: str, hub: LoopbackHub, reference: Path, tmp_path: Path) -> None:
     """Typing a session's commands prints what the README shows, on standard output and standard error together."""
+    hub.repos[PUBLISHED] = Repo(reference, commit=COMMIT)
     assert run_session(session, tmp_path) == session
 
 

@@ -96,7 +96,10 @@ def source_lines(command: str, source: SourceInfo | None) -> Iterator[str]:
         yield printable(f"{command} of {source.kind} {source.resolved}")
         if source.repo:
             revision = source.commit or source.revision
-            yield printable(f"{source.repo} at {revision}" if revision else f"{source.repo}, revision not known")
+            branch = f" ({source.revision})" if source.revision not in (None, revision) else ""
+            yield printable(
+                f"{source.repo} at {revision}{branch}" if revision else f"{source.repo}, revision not known"
+            )
 
 
 def verdict(report: Report, subject: str, not_checked: str = "") -> str:

@@ -19,7 +19,7 @@ _OTHER_KINDS = {"datasets": "a dataset", "spaces": "a Space", "kernels": "a kern
 _SEGMENT = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
 _REPO = re.compile(rf"{_SEGMENT}/{_SEGMENT}")
 _PLAIN = re.compile(rf"(?P<repo>{_SEGMENT}(?:/{_SEGMENT})+)(?:@(?P<revision>.*))?", re.DOTALL)
-_REVISION = re.compile(r"[^\s\x00-\x1f\x7f~^:?*\[\\@]+")
+_REVISION = re.compile(r"[^\s~^:?*\[\\@]+")
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILE_SUFFIXES = (".safetensors", ".json", ".gguf")
 _REF_DEPTH = {"heads": 3, "tags": 3, "convert": 3, "pr": 3}
@@ -103,7 +103,8 @@ def check_revision(revision: str, where: str) -> str:
     """
     if not revision:
         raise UsageError(f"{where}: the revision is empty; leave it out for {DEFAULT_REVISION}")
-    if not _REVISION.fullmatch(revision) or ".." in revision or "//" in revision or revision[0] in "/-":
+    wrong = not revision.isprintable() or ".." in revision or "//" in revision or revision[0] in "/-"
+    if wrong or not _REVISION.fullmatch(revision):
         raise UsageError(f"{where}: {revision!r} cannot be a branch, tag or commit")
     return revision
 
@@ -132,7 +133,7 @@ def _parse_web_address(text: str) -> RepoAddress:
 
 
 def _refuse_other_kinds(text: str, segments: list[str]) -> None:
-    if len(segments) > 2 and (kind := _OTHER_KINDS.get(segments[0])):  # noqa: PLR2004 - kind, owner, name
+    if len(segments) > 1 and (kind := _OTHER_KINDS.get(segments[0])):  # no owner has one of these names
         raise SourceError(f"{text}: {kind}, and only model repositories are read")
 
 

@@ -67,7 +67,7 @@ class HubSource:
             SourceError: The repository cannot be reached, or has several index files and none of the usual name.
         """
         self._revision = address.revision or DEFAULT_REVISION
-        self._prefix = f"{PurePosixPath(subfolder)}/" if subfolder else ""
+        self._prefix = "".join(f"{part}/" for part in PurePosixPath(subfolder or "").parts)
         self._repo = address.repo
         self._cache = HeaderCache(cache_folder(options.cache_dir), note) if options.use_cache else None
         self._workers = Workers(options.jobs)
@@ -83,7 +83,7 @@ class HubSource:
         self.info = SourceInfo(
             kind="hub",
             name=typed,
-            resolved=f"{self._client.page}/{self._repo}/tree/{commit}/{self._prefix}".rstrip("/"),
+            resolved="/".join(filter(None, (self._client.page, self._repo, self._prefix[:-1]))),
             repo=self._repo,
             revision=self._revision,
             commit=commit,
