@@ -16,8 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from loopback_hub import LoopbackHub, Repo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NAME = "model.language_model.layers.3.self_attn.indexer.wk.weight"
 
@@ -45,6 +52,19 @@ from huggingface_hub import get_local_safetensors_metadata
 for file in get_local_safetensors_metadata(sys.argv[1]).files_metadata.values():
     for name, tensor in file.tensors.items():
         print(name, tensor.dtype, tensor.shape)
+"""
+HUB_REMOTE = """
+import shutil, sys
+from huggingface_hub import HfApi
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+HfApi().get_safetensors_metadata("owner/name")
+"""
+HUB_OURS = """
+import shutil, sys
+from glm5inspect.__main__ import main
+folder = sys.argv.pop(1)
+shutil.rmtree(folder, ignore_errors=True)
+main()
 """
 BUILD = """
 import sys
@@ -80,8 +100,21 @@ class Cost(NamedTuple):
     peak: int
 
 
-def duels(checkpoint: Path) -> list[Duel]:
-    """List what is compared with what."""
+def remote_duels(hub: LoopbackHub, checkpoint: Path, home: Path) -> Iterator[Duel]:
+    """Yield what is compared of a repository, nothing cached; the Hub takes 30 ms to answer."""
+    hub.repos["owner/name"] = Repo(checkpoint)
+    hub.latency = 0.03
+    cached = {"HF_HOME": home / "hf", "GLM5INSPECT_CACHE": home / "headers"}
+    os.environ.update({name: str(folder) for name, folder in cached.items()})
+    ours = [sys.executable, "-c", HUB_OURS, str(home), "census", "owner/name", "--format", "json"]
+    theirs = [sys.executable, "-c", HUB_REMOTE, str(home)]
+    yield Duel("census owner/name : hub", ours, theirs, 0.85)
+    hub.redirect = True
+    yield Duel("the same behind redirects", ours, theirs, 0.65)
+
+
+def local_duels(checkpoint: Path) -> list[Duel]:
+    """List what is compared of a folder."""
     tool = [sys.executable, "-m", "glm5inspect"]
     census = [*tool, "census", str(checkpoint), "--format", "json"]
     loop = [sys.executable, "-c"]
@@ -127,12 +160,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=9, help="how often each pair is run")
     pairs: int = parser.parse_args().pairs
+    hub = LoopbackHub()
+    os.environ |= {"HF_ENDPOINT": hub.endpoint, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = Path(folder) / "reference"
         # Built by a process of its own: the peak of a child counts from the memory of the process that started it.
         subprocess.run([sys.executable, "-c", BUILD, str(checkpoint), str(Path(__file__).parents[1])], check=True)
         print(f"{'ours : theirs':34} {'ours':>10} {'theirs':>10} {'ratio':>8} {'limit':>8} {'peak':>12}")
-        for duel in duels(checkpoint):
+        for duel in chain(local_duels(checkpoint), remote_duels(hub, checkpoint, Path(folder) / "home")):
             print(compare(duel, pairs), flush=True)
 
 
