@@ -104,7 +104,7 @@ def _open_repository(
         ("--revision", revision, address.revision),
         ("--subfolder", subfolder, address.subfolder),
     ):
-        if typed is not None and addressed not in (None, typed):
+        if typed is not None and addressed is not None and PurePosixPath(typed) != PurePosixPath(addressed):
             raise UsageError(f"{text}: says {addressed}, and {option} says {typed}; give one of them")
     if revision is not None:
         address = address._replace(revision=check_revision(revision, "--revision"))

@@ -91,11 +91,12 @@ class Fault:
 
     Attributes:
         mode: A status, or one of ``reset``, ``stall``, ``truncate``, ``garbage``, ``drip``, ``whole`` (200, no range),
-            ``shifted`` and ``grown`` (wrong start and total of Content-Range), ``unnamed`` (206 without one),
-            ``squeezed`` (gzip), ``circle`` (redirects to itself).
+            ``shifted`` and ``grown`` (wrong start and total of Content-Range), ``starred`` (no total in it),
+            ``unnamed`` (206 without one), ``squeezed`` (gzip), ``circle`` (redirects to itself).
         match: Part of the path of the requests it is about.
         times: How many of them; ``None`` for all.
         headers: Sent along with a status.
+        body: Sent along with a status.
         method: ``GET`` or ``HEAD``; empty for both.
     """
 
@@ -103,6 +104,7 @@ class Fault:
     match: str = ""
     times: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b'{"error": "ordered"}'
     method: str = "GET"
 
 
@@ -118,8 +120,11 @@ class LoopbackHub:
         self.asked: list[Asked] = []
         self.sent = 0
         self.connections = 0
+        self.busy = 0
+        self.peak = 0
         self.lock = Lock()
         self.released = Event()
+        self.struck = Event()
         hub = self
 
         class Handler(_Handler):
@@ -135,10 +140,10 @@ class LoopbackHub:
     def reset(self) -> None:
         """Forget repositories, faults and requests."""
         self.released.set()
-        self.released = Event()
+        self.released, self.struck = Event(), Event()
         self.repos, self.faults, self.asked = {}, [], []
         self.redirect = self.squeeze = False
-        self.latency, self.sent, self.connections = 0.0, 0, 0
+        self.latency, self.sent, self.connections, self.peak = 0.0, 0, 0, 0
 
     def requests(self, part: str = "") -> list[Asked]:
         """Return the requests so far that count: for model info and content, to the Hub's own host."""
@@ -159,6 +164,7 @@ class LoopbackHub:
                 if fault.match in asked.path and fault.method in ("", asked.method) and fault.times != 0:
                     if fault.times is not None:
                         fault.times -= 1
+                    self.struck.set()
                     return fault
         return None
 
@@ -183,6 +189,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
+        with self.hub.lock:
+            self.hub.busy += 1
+            self.hub.peak = max(self.hub.peak, self.hub.busy)
+        try:
+            self._answer()
+        finally:
+            with self.hub.lock:
+                self.hub.busy -= 1
+
+    def _answer(self) -> None:
         hub = self.hub
         bearer = self.headers.get("Authorization")
         token = bearer.removeprefix("Bearer ") if bearer else None
@@ -194,7 +210,7 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(hub.latency)
         fault = hub.fault_for(asked)
         if fault and isinstance(fault.mode, int):
-            self._say(fault.mode, fault.headers, b'{"error": "ordered"}')
+            self._say(fault.mode, fault.headers, fault.body)
         elif fault and fault.mode == "reset":
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close_connection = True
@@ -234,12 +250,14 @@ class _Handler(BaseHTTPRequestHandler):
         return self._json({"id": name, "sha": repo.commit, "siblings": repo.siblings()}, mode)
 
     def _content(self, asked: Asked, name: str, repo: Repo, rest: str, mode: str) -> None:
-        commit, _, path = rest.partition("/")
+        known = [name for name in (repo.commit, *repo.branches) if rest.startswith(f"{name}/")]
+        commit = known[0] if known else rest.partition("/")[0]
+        path = rest.removeprefix(f"{commit}/")
         if asked.token not in (None, TOKEN):
             return self._error(401, "", "Invalid credentials in Authorization header")
         if repo.closed and asked.token != TOKEN:
             return self._error(401, "GatedRepo", "Access to this model is restricted.")
-        if commit != repo.commit:
+        if not known:
             return self._error(404, "RevisionNotFound", f"Invalid rev id: {commit}")
         file = repo.folder / path
         if not file.is_file():
@@ -261,7 +279,7 @@ class _Handler(BaseHTTPRequestHandler):
             start, stop = int(first), min(int(last) + 1, size)
             if start >= stop:
                 return self._say(416, {"Content-Range": f"bytes */{size}"})
-            told, total = start + (mode == "shifted"), size + (mode == "grown")
+            told, total = start + (mode == "shifted"), "*" if mode == "starred" else size + (mode == "grown")
             if mode != "unnamed":
                 headers = headers | {"Content-Range": f"bytes {told}-{told + stop - start - 1}/{total}"}
         with file.open("rb") as opened:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glm5inspect.errors import OutputError
+from glm5inspect.errors import OutputError, UsageError
 from glm5inspect.header import LENGTH_BYTES, MAX_HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ KINDS = ("headers", "listings", "revisions")
 """The sub-folders: shard headers by blob, file lists by commit, and the commit that a branch last stood at."""
 
 _MAGIC = b"glm5inspect\x001\n"
+_UNFINISHED = ".new-"
 _KEY_BYTES = 32
 _MAX_BYTES = LENGTH_BYTES + MAX_HEADER_BYTES
 _FAST = 1  # of zlib: a header shrinks to a tenth, in a millisecond
@@ -47,13 +48,18 @@ def cache_folder(chosen: str | None) -> Path:
 
     Args:
         chosen: What the caller asks for; ``None`` for the environment's choice, else the user's cache folder.
+
+    Raises:
+        UsageError: It is below a home folder, and nobody knows where that is.
     """
-    if chosen:
-        return Path(chosen).expanduser()
-    if named := os.environ.get(VARIABLE, "").strip():
-        return Path(named).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME", "").strip()
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "glm5inspect"
+    base = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
+    folder = chosen or os.environ.get(VARIABLE, "").strip() or f"{base}/glm5inspect"
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError as error:  # of nobody's home
+        raise UsageError(
+            f"{folder}: no folder for the header cache; name one with --cache-dir or {VARIABLE}"
+        ) from error
 
 
 class HeaderCache:
@@ -94,7 +100,7 @@ class HeaderCache:
         digest, path = self._place(kind, key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_UNFINISHED)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(_MAGIC + digest + zlib.compress(content, _FAST))
@@ -122,15 +128,16 @@ class HeaderCache:
                     path.unlink(missing_ok=True)
                 except OSError as error:
                     raise OutputError(f"{path}: cannot be removed: {error.strerror}") from error
-            for folder in (*(self.folder / kind).glob("[0-9a-f][0-9a-f]"), self.folder / kind):
+            for folder, _, _ in os.walk(self.folder / kind, topdown=False):
                 with suppress(OSError):  # something else is in it
-                    folder.rmdir()
+                    Path(folder).rmdir()
 
     def _entries(self, kind: str) -> Iterator[Path]:
-        """Yield the files that begin as an entry does; unfinished ones of interrupted runs begin with a dot."""
-        for path in (self.folder / kind).glob("[0-9a-f][0-9a-f]/*"):
-            if path.name.startswith(".") or _is_entry(path):
-                yield path
+        """Yield the files that begin as an entry does, and unfinished ones of interrupted runs."""
+        for parent, _, names in os.walk(self.folder / kind):
+            for name in names:
+                if name.startswith(_UNFINISHED) or _is_entry(Path(parent, name)):
+                    yield Path(parent, name)
 
     def _place(self, kind: str, key: tuple[str, ...]) -> tuple[bytes, Path]:
         digest = hashlib.sha256("\0".join((kind, *key)).encode()).digest()

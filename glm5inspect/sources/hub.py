@@ -17,7 +17,7 @@ from glm5inspect.header import LENGTH_BYTES, MAX_HEADER_BYTES
 from glm5inspect.index import MAX_INDEX_BYTES, parse_index
 from glm5inspect.report import SourceInfo
 from glm5inspect.sources.address import DEFAULT_REVISION, is_full_commit
-from glm5inspect.sources.base import CONFIG_NAME, INDEX_NAME, SHARD_SUFFIX, FileEntry, find_index
+from glm5inspect.sources.base import CONFIG_NAME, SHARD_SUFFIX, FileEntry, find_index
 from glm5inspect.sources.header_cache import HeaderCache, cache_folder
 from glm5inspect.sources.hub_client import ATTEMPTS, HubClient, Listing, RemoteFile
 from glm5inspect.sources.hub_faults import NOT_CACHED, NoAnswerError
@@ -114,13 +114,18 @@ class HubSource:
                 return head[start:stop]
         return self._workers.submit(self._read_shard, name, start, stop).result()
 
+    def local_path(self, name: str) -> str | None:  # noqa: ARG002 - none of them
+        """Return ``None``: a repository is elsewhere, whatever is cached of it."""
+        return None
+
     def prepare(self, shards: Sequence[str], weight_map: Mapping[str, str] | None) -> None:
         """Begin to fetch the headers of shards, in the order in which they will be read."""
-        guesses = dict.fromkeys(shards, LENGTH_BYTES + _SPARE_BYTES if weight_map else _UNKNOWN_BYTES)
+        guesses: dict[str, int] = {}
         for name, shard in (weight_map or {}).items():
-            if shard in guesses:
-                guesses[shard] += len(name) + _ENTRY_BYTES
-        self._todo.extend((shard, min(guess, _LONGEST_GUESS)) for shard, guess in guesses.items())
+            guesses[shard] = guesses.get(shard, LENGTH_BYTES + _SPARE_BYTES) + len(name) + _ENTRY_BYTES
+        for shard in shards:
+            if self._files[self._prefix + shard].size:  # of any other nothing will be read
+                self._todo.append((shard, min(guesses.get(shard, _UNKNOWN_BYTES), _LONGEST_GUESS)))
         self._send_for_more()
 
     @property
@@ -151,7 +156,8 @@ class HubSource:
 
     def _last_commit(self, client: HubClient) -> str | None:
         """Return where a branch stood when the Hub's cache, or the header cache, last heard of it."""
-        if commit := client.cached_commit((self._prefix + CONFIG_NAME, self._prefix + INDEX_NAME)):
+        commit = client.cached_commit()
+        if commit and is_full_commit(commit) and any(map(self._is_of_interest, dict(client.cached_files(commit)))):
             return commit
         kept = self._cache and self._cache.get("revisions", client.endpoint, self._repo, self._revision)
         return kept.decode() if kept else None
@@ -162,14 +168,20 @@ class HubSource:
 
     def _list_cached(self, client: HubClient, commit: str) -> Listing:
         """List what the Hub's cache of this machine has of a commit, and what an index there says is missing."""
-        files = dict(client.cached_files(commit, (self._prefix + CONFIG_NAME, self._prefix + INDEX_NAME)))
-        if not files:
+        files = dict(client.cached_files(commit))
+        here = [path.removeprefix(self._prefix) for path in files if self._is_of_interest(path)]
+        if not here:
             raise SourceError(f"{self._repo}@{commit}: {NOT_CACHED}")
-        index = self._prefix + INDEX_NAME
-        if (file := files.get(index)) and (file.size or 0) <= MAX_INDEX_BYTES:
-            for shard in parse_index(client.download(index, commit, file), name=INDEX_NAME).shards:
+        index = find_index((name for name in here if "/" not in name), f"{self._repo}@{commit}")
+        file = files.get(f"{self._prefix}{index}")
+        if index and file and file.size and file.size <= MAX_INDEX_BYTES:
+            for shard in parse_index(client.download(f"{self._prefix}{index}", commit, file), name=index).shards:
                 files.setdefault(self._prefix + shard, RemoteFile(None, "", lfs=True))
         return Listing(commit, files)
+
+    def _is_of_interest(self, path: str) -> bool:
+        """Tell whether a file may belong to the model."""
+        return path.startswith(self._prefix) and path.endswith((SHARD_SUFFIX, ".json"))
 
     def _entry(self, file: RemoteFile) -> FileEntry:
         if file.size is not None:

@@ -66,10 +66,13 @@ class Listing(NamedTuple):
         return json.dumps([self.commit, self.files]).encode()
 
     @classmethod
-    def load(cls, raw: bytes) -> Listing:
-        """Read what `dump` wrote."""
-        commit, files = json.loads(raw)
-        return cls(commit, {name: RemoteFile(*facts) for name, facts in files.items()})
+    def load(cls, raw: bytes) -> Listing | None:
+        """Read what `dump` wrote; ``None`` for anything else, as another version may have written it."""
+        try:
+            commit, files = json.loads(raw)
+            return cls(commit, {name: RemoteFile(*facts) for name, facts in files.items()})
+        except (ValueError, TypeError, AttributeError):
+            return None
 
 
 class HubClient:
@@ -163,29 +166,27 @@ class HubClient:
         except OSError:
             return None
 
-    def cached_commit(self, paths: Iterable[str]) -> str | None:
-        """Return the commit at which the Hub's cache of this machine has the revision, if it has one of the files."""
-        folder = self._snapshot(paths, self.revision)
-        return folder.name if folder and is_full_commit(folder.name) else None
+    def cached_commit(self) -> str | None:
+        """Return the commit at which the Hub's cache of this machine last saw the revision, a branch or tag."""
+        try:
+            return (self._cache_folder() / "refs" / self.revision).read_text().strip()
+        except (OSError, ValueError):
+            return None
 
-    def cached_files(self, commit: str, paths: Iterable[str]) -> Iterator[tuple[str, RemoteFile]]:
-        """Yield all files of a commit that the Hub's cache of this machine has, if it has one of the paths."""
-        folder = self._snapshot(paths, commit)
-        for parent, _, names in os.walk(folder) if folder else ():
+    def cached_files(self, commit: str) -> Iterator[tuple[str, RemoteFile]]:
+        """Yield the files of a commit that the Hub's cache of this machine has, links to nothing included."""
+        folder = self._cache_folder() / "snapshots" / commit
+        for parent, _, names in os.walk(folder):
             for name in names:
                 path = Path(parent, name)
-                if path.is_file():  # a link to a blob that is there
-                    yield path.relative_to(folder or "").as_posix(), RemoteFile(path.stat().st_size, "", lfs=True)
+                size = path.stat().st_size if path.is_file() else None
+                yield path.relative_to(folder).as_posix(), RemoteFile(size, "", lfs=True)
 
-    def _snapshot(self, paths: Iterable[str], revision: str) -> Path | None:
-        """Return the folder of a revision in the Hub's cache, found by a file that it has."""
-        from huggingface_hub import try_to_load_from_cache
+    def _cache_folder(self) -> Path:
+        from huggingface_hub import constants
+        from huggingface_hub.file_download import repo_folder_name
 
-        for path in paths:
-            found = try_to_load_from_cache(self.repo, path, revision=revision)
-            if isinstance(found, str):
-                return Path(found).parents[path.count("/")]
-        return None
+        return Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=self.repo, repo_type="model"))
 
     def read(self, path: str, commit: str, start: int, stop: int, size: int) -> bytes:
         """Read the bytes [start, stop) of a file of ``size`` bytes; all of them, in one request unless it fails.
@@ -204,6 +205,8 @@ class HubClient:
         from huggingface_hub import get_session
         from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined] # lazily
 
+        if start >= stop:
+            return b""  # for which there is no range
         headers = {**self._headers, "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         with get_session().stream("GET", url, headers=headers, timeout=self._timeout) as response:
             if response.status_code >= 400:  # noqa: PLR2004 - HTTP

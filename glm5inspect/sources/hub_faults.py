@@ -81,14 +81,14 @@ def explain(error: Exception, asked: Asked) -> Fault:
 
     if isinstance(error, AnswerError):
         return error.fault
+    if isinstance(error, hub.HfHubHTTPError):
+        return _explain_status(error, asked)
     if isinstance(error, (hub.LocalEntryNotFoundError, ValueError)) and isinstance(error.__cause__, Exception):
         return explain(error.__cause__, asked)
     if isinstance(error, (hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError)):
         return Fault(NOT_CACHED)
     if isinstance(error, hub.HFValidationError):
         return Fault(f"{asked.repo} cannot be the name of a repository", final=True)
-    if isinstance(error, hub.HfHubHTTPError):
-        return _explain_status(error, asked)
     return _explain_transport(error, asked.endpoint)
 
 
@@ -100,6 +100,8 @@ def _explain_status(error: HfHubHTTPError, asked: Asked) -> Fault:
             return sentence(asked, status)
     if status in PASSING:
         return _explain_passing(status, error.response.headers)
+    if status == 401:  # noqa: PLR2004 - HTTP
+        return _no_repository(asked, status)
     if status in _STATUSES:
         return _STATUSES[status]
     return Fault(f"answered {status}, not as the Hub does; is HF_ENDPOINT right ({asked.endpoint})?")
@@ -137,7 +139,6 @@ _REFUSALS: Mapping[str, Callable[[Asked, int], Fault]] = {
 """What the errors of ``huggingface_hub`` say of a repository, by the name of the class or of a base."""
 
 _STATUSES = {
-    401: _REFUSED_TOKEN,
     403: Fault("access is forbidden (403); check the rights of the token, or log in"),
     416: Fault("the server has no such bytes (416): the file is smaller than listed; was it cut off or replaced?"),
 }
@@ -184,7 +185,7 @@ def _explain_transport(error: Exception, endpoint: str) -> Fault:
         return Fault(f"cannot be had from the Hub's cache: {error.strerror}; see HF_HUB_CACHE")
     if isinstance(error, OSError):  # what hf_hub_download says of a file of the wrong size
         return Fault("came with another size than announced; try again", again=True)
-    if isinstance(error, (ValueError, TypeError, KeyError, AttributeError)):
+    if isinstance(error, (ValueError, TypeError, KeyError, AttributeError, RecursionError)):
         return Fault(f"answered something that the Hub would not; is HF_ENDPOINT right ({endpoint})?", again=True)
     raise error
 
