@@ -68,7 +68,7 @@ def is_local(text: str) -> bool:
     Raises:
         SourceError: Whether a path exists cannot be told, or it is a link that leads nowhere.
     """
-    if text.startswith("hf://"):
+    if text[:5].lower() == "hf://":
         return False
     if _exists(text) or text.startswith(BUNDLED):
         return True
@@ -111,7 +111,9 @@ def _open_repository(
     below = subfolder or address.subfolder
     if below:
         _check_subfolder(below, text)
-    return Checkpoint(HubSource(address, typed=text, subfolder=below, options=hub, note=note))
+    return Checkpoint(
+        HubSource(address, typed=text.partition("?")[0].partition("#")[0], subfolder=below, options=hub, note=note)
+    )
 
 
 def _open_path(path: Path, text: str, subfolder: str | None) -> Source:

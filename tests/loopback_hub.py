@@ -92,7 +92,7 @@ class Fault:
     Attributes:
         mode: A status, or one of ``reset``, ``stall``, ``truncate``, ``garbage``, ``drip``, ``whole`` (200, no range),
             ``shifted`` and ``grown`` (wrong start and total of Content-Range), ``starred`` (no total in it),
-            ``unnamed`` (206 without one), ``squeezed`` (gzip), ``circle`` (redirects to itself).
+            ``unnamed`` (206 without one), ``squeezed`` (gzip), ``circle`` (redirects to itself), ``endless``.
         match: Part of the path of the requests it is about.
         times: How many of them; ``None`` for all.
         headers: Sent along with a status.
@@ -218,6 +218,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault and fault.mode == "stall":
             hub.released.wait(60)
             self.close_connection = True
+        elif fault and fault.mode == "endless":
+            self._say(200, {"X-Repo-Commit": "0" * 40, "ETag": '"0"'}, b"", mode="endless", announced=1 << 40)
         elif fault and fault.mode == "circle":
             self._say(302, {"Location": self.path})
         else:
@@ -315,6 +317,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         with suppress(ConnectionError):
+            while mode == "endless" and not self.hub.released.is_set():
+                self.wfile.write(b"0" * (1 << 20))
             for chunk in [body[i : i + 16] for i in range(0, len(body), 16)] if mode == "drip" else [body]:
                 self.wfile.write(chunk)
                 if mode == "drip" and self.hub.released.wait(0.05):

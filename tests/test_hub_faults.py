@@ -126,7 +126,6 @@ def test_wrong_bytes_are_not_kept(hub: LoopbackHub, repo: Repo) -> None:
 
 
 FINAL: dict[str, tuple[Fault, str]] = {
-    "circle": (Fault("circle"), "redirects in a circle; check HF_ENDPOINT"),
     "login": (Fault(401), "or private and not logged in"),
     "gated": (Fault(403, headers={"X-Error-Code": "GatedRepo"}), "gated, and you are not logged in"),
     "disabled": (

@@ -164,7 +164,6 @@ NO_LISTINGS = {
     "file without a name": listing({"size": 3}),
     "LFS is a text": listing({"rfilename": "x.safetensors", "size": 3, "lfs": "abc"}),
     "LFS without a checksum": listing({"rfilename": "x.safetensors", "size": 3, "lfs": {"size": 3}}),
-    "impossible date": listing(lastModified="yesterday"),
     "number of thousands of digits": b'{"id": ' + b"9" * 5000 + b"}",
     "nested too deeply": b"[" * 200_000,
     "no UTF-8": b'{"id": "\xff"}',
@@ -331,9 +330,9 @@ ENDPOINTS = {
     "nobody there": ("http://127.0.0.1:CLOSED", "no connection to {}; check the network, the proxy and HF_ENDPOINT"),
     "no TLS there": ("https://127.0.0.1:PORT", "no connection to {}; check the network, the proxy and HF_ENDPOINT"),
     "password": ("http://me:secret@127.0.0.1:CLOSED", "no connection to http://127.0.0.1:CLOSED; check the network"),
-    "other protocol": ("ftp://127.0.0.1", "{} is no address of a server, or leads to none; check HF_ENDPOINT"),
-    "no protocol": ("127.0.0.1:PORT", "{} is no address of a server, or leads to none; check HF_ENDPOINT"),
-    "no host": ("http://", "{} is no address of a server, or leads to none; check HF_ENDPOINT"),
+    "other protocol": ("ftp://127.0.0.1", "HF_ENDPOINT is '{}', which is no address of a server"),
+    "no protocol": ("127.0.0.1:PORT", "HF_ENDPOINT is '{}', which is no address of a server"),
+    "no host": ("http://", "HF_ENDPOINT is '{}', which is no address of a server"),
     "bracket": ("http://[::1", "{} is no address of a server, or leads to none; check HF_ENDPOINT"),
 }
 
@@ -349,13 +348,13 @@ def test_no_hub_there(hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, endpoin
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         code, said = run("census", "owner/name")
     assert code == 3
-    assert said.startswith(f"owner/name: {words.format(endpoint)}")
+    assert said.removeprefix("owner/name: ").startswith(words.format(endpoint))
     assert "secret" not in said
 
 
 def test_a_name_that_the_library_refuses() -> None:
     """A name that no repository can have is refused without a request."""
-    assert run("census", "owner/na--me") == (3, "owner/na--me: owner/na--me cannot be the name of a repository")
+    assert run("census", "owner/na--me") == (3, "owner/na--me: this cannot be the name of a repository")
 
 
 ASKED = Asked("owner/name", "main", "https://hub", with_token=False, branches=list)
@@ -398,7 +397,7 @@ EXPLAINED: dict[str, tuple[Exception, str, bool, bool]] = {
     "no file of a Hub": (FileMetadataError("hf_secret"), "without the headers of the Hub", True, False),
     "invalid, and why": (caused(ValueError("hf_secret"), answer(502)), "a fault (502)", True, False),
     "invalid": (ValueError("hf_secret"), "is HF_ENDPOINT right (https://hub)?", True, False),
-    "name": (HFValidationError("hf_secret"), "owner/name cannot be the name", False, True),
+    "name": (HFValidationError("hf_secret"), "this cannot be the name", False, True),
     "teapot": (answer(418), "answered 418, not as the Hub does", False, False),
 }
 

@@ -42,11 +42,16 @@ def fold(findings: Iterable[Finding]) -> list[Folded]:
     """Fold findings, errors first, else in the order of the report."""
     alike: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        pattern = parse_name(finding.tensor).pattern if finding.tensor else finding.message
+        pattern = parse_name(finding.tensor).pattern if finding.tensor else _without_shard(finding)
         facts = (repr(finding.expected), repr(finding.actual)) if _comparable(finding) else ()
         alike.setdefault((finding.code, finding.severity, pattern, finding.hint, *facts), []).append(finding)
     folded = [_fold(members) for members in alike.values()]
     return sorted(folded, key=lambda entry: -entry.severity)
+
+
+def _without_shard(finding: Finding) -> str:
+    """Return a message about a shard as a whole without its name, so that shards with the same fault fold."""
+    return finding.message.removeprefix(f"{finding.shard}: ") if finding.shard else finding.message
 
 
 def _comparable(finding: Finding) -> bool:
@@ -59,6 +64,9 @@ def _fold(members: list[Finding]) -> Folded:
     details = []
     if len(members) == 1:
         headline = first.message
+    elif first.tensor is None and first.shard:
+        headline = f"{counted(len(members), 'shard')}: {_without_shard(first)}"
+        details.append(f"first: {some([finding.shard or '' for finding in members])}")
     else:
         names = [finding.tensor or finding.message for finding in members]
         layers = ranges(finding.layer for finding in members if finding.layer is not None)

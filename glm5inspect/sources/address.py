@@ -21,6 +21,9 @@ _REPO = re.compile(rf"{_SEGMENT}/{_SEGMENT}")
 _PLAIN = re.compile(rf"(?P<repo>{_SEGMENT}(?:/{_SEGMENT})+)(?:@(?P<revision>.*))?", re.DOTALL)
 _REVISION = re.compile(r"[^\s~^:?*\[\\@]+")
 _FULL_COMMIT = re.compile(r"[0-9a-f]{40}")
+_VIEWS = ("tree", "blob", "resolve", "raw", "commit", "commits")
+"""What follows the repository in the address of a page of its files."""
+
 _FILE_SUFFIXES = (".safetensors", ".json", ".gguf")
 _REF_DEPTH = {"heads": 3, "tags": 3, "convert": 3, "pr": 3}
 """How many segments of an address make a revision that begins with ``refs/``, by the segment after it."""
@@ -79,14 +82,19 @@ def parse_address(text: str) -> RepoAddress | None:
     scheme, colon, rest = text.partition("://")
     if colon and scheme.lower() in ("http", "https"):
         return _parse_web_address(text)
-    forced = bool(colon) and scheme == "hf"
+    if text.partition("/")[0].lower() in _HUB_HOSTS:  # as browsers show it
+        return _parse_web_address(f"https://{text}")
+    forced = bool(colon) and scheme.lower() == "hf"
     plain = _PLAIN.fullmatch((rest.removeprefix("models/") if forced else text).rstrip("/"))
     if plain is None:
         if forced:
             raise SourceError(f"{text}: not a repository; write hf://owner/name or hf://owner/name@revision")
         return None
     _refuse_other_kinds(text, plain["repo"].split("/"))
-    if not _REPO.fullmatch(plain["repo"]) or plain["repo"].endswith(_FILE_SUFFIXES):
+    owner, name, *more = plain["repo"].split("/")
+    if more and more[0] in _VIEWS:
+        raise SourceError(f"{text}: no such folder; a revision of a repository is written {owner}/{name}@revision")
+    if more or plain["repo"].endswith(_FILE_SUFFIXES):
         if forced:
             raise SourceError(f"{text}: not a repository; a folder in it is given with --subfolder")
         return None
@@ -103,6 +111,8 @@ def check_revision(revision: str, where: str) -> str:
     """
     if not revision:
         raise UsageError(f"{where}: the revision is empty; leave it out for {DEFAULT_REVISION}")
+    if _FULL_COMMIT.fullmatch(revision.lower()):
+        return revision.lower()
     wrong = not revision.isprintable() or ".." in revision or "//" in revision or revision[0] in "/-"
     if wrong or not _REVISION.fullmatch(revision):
         raise UsageError(f"{where}: {revision!r} cannot be a branch, tag or commit")
@@ -113,8 +123,11 @@ def _parse_web_address(text: str) -> RepoAddress:
     try:
         url = urlsplit(text)
         host = (url.hostname or "").lower()
+        text = url._replace(query="", fragment="").geturl()  # which may hold a token
     except ValueError as error:
-        raise SourceError(f"{text}: not a web address: {error}") from error
+        raise SourceError("not a web address: " + str(error)) from error
+    if url.username is not None or url.password is not None:
+        raise SourceError(f"an address of {host} with a name or password in it; leave these out, and set HF_TOKEN")
     if host not in _HUB_HOSTS and url.netloc.lower() != _endpoint_host():
         raise SourceError(f"{text}: not an address of the Hugging Face Hub; for a mirror set HF_ENDPOINT")
     segments = [unquote(segment) for segment in url.path.split("/") if segment]
@@ -126,7 +139,8 @@ def _parse_web_address(text: str) -> RepoAddress:
         return RepoAddress(repo)
     view, *rest = segments[2:]
     if view != "tree" or not rest:
-        raise SourceError(f"{text}: not a page of the files of a repository; give …/{repo} or …/{repo}/tree/REVISION")
+        known = rest[0] if view in ("blob", "resolve", "raw", "commit", "commits") and rest else "REVISION"
+        raise SourceError(f"{text}: not a page of the files of a repository; give {repo}@{known}")
     depth = _REF_DEPTH.get(rest[1], 1) if len(rest) > 1 and rest[0] == "refs" else 1
     revision = check_revision("/".join(rest[:depth]), text)
     return RepoAddress(repo, revision, "/".join(rest[depth:]) or None)

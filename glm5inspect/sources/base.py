@@ -66,6 +66,10 @@ class FileSource(Protocol):
         """
         ...
 
+    def local_path(self, name: str) -> str | None:
+        """Return where a file lies on this machine, or ``None`` when it does not."""
+        ...
+
     def prepare(self, shards: Sequence[str], weight_map: Mapping[str, str] | None) -> None:
         """Announce whose headers will be read next, so that a remote source may fetch several at once.
 

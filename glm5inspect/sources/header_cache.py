@@ -108,6 +108,8 @@ class HeaderCache:
             except BaseException:
                 Path(temporary).unlink(missing_ok=True)
                 raise
+        except IsADirectoryError:
+            pass  # somebody's folder has the place of this one entry
         except (OSError, ValueError) as error:
             self._give_up(error)
 

@@ -19,7 +19,8 @@ from glm5inspect.report import SourceInfo
 from glm5inspect.sources.address import DEFAULT_REVISION, is_full_commit
 from glm5inspect.sources.base import CONFIG_NAME, SHARD_SUFFIX, FileEntry, find_index
 from glm5inspect.sources.header_cache import HeaderCache, cache_folder
-from glm5inspect.sources.hub_client import ATTEMPTS, HubClient, Listing, RemoteFile
+from glm5inspect.sources.hub_answers import Listing, RemoteFile
+from glm5inspect.sources.hub_client import ATTEMPTS, HubClient
 from glm5inspect.sources.hub_faults import NOT_CACHED, NoAnswerError
 from glm5inspect.sources.workers import Workers
 
@@ -37,6 +38,8 @@ _SPARE_BYTES = 1024  # metadata and padding
 _UNKNOWN_BYTES = 256 << 10  # asked for first when no index tells what a shard holds
 _LONGEST_GUESS = 16 << 20
 _AHEAD = 2  # shards fetched or under way for every job, before they are read
+_LEAST_PATIENCE, _PATIENCE = 30.0, 9  # seconds, and times the timeout, that a small file may take altogether
+_SLOWEST = 32 << 10  # bytes a second that it must make besides
 _HOPELESS = 4  # shards in a row that could not be had, after which the others are not tried
 
 
@@ -72,6 +75,7 @@ class HubSource:
         self._cache = HeaderCache(cache_folder(options.cache_dir), note) if options.use_cache else None
         self._workers = Workers(options.jobs)
         self._ahead = _AHEAD * options.jobs
+        self._timeout = options.timeout
         self._small: dict[str, Future[bytes]] = {}
         self._heads: dict[str, Future[bytes]] = {}
         self._todo: deque[tuple[str, int]] = deque()
@@ -107,7 +111,7 @@ class HubSource:
         file = self._files[self._prefix + name]
         stop = min(stop, file.size or 0)
         if not name.endswith(SHARD_SUFFIX):
-            return self._fetch_small(name).result()[start:stop]
+            return self._small_file(name, file.size or 0)[start:stop]
         if name in self._heads:
             head = self._head(name)
             if stop <= len(head):
@@ -143,11 +147,13 @@ class HubSource:
                     f"{self._repo}: offline, and no cache knows what {self._revision} is;"
                     " run once online, or give the full commit of what is cached"
                 )
-            note(f"offline: {self._revision} of {self._repo} was last seen at {commit}")
-        if commit and (listing := self._recall_listing(client, commit)):
-            return client, listing
+        listing = self._recall_listing(client, commit) if commit else None
         if commit and client.offline:
-            return client, self._list_cached(client, commit)
+            listing = listing or self._list_cached(client, commit)
+            if commit != self._revision:
+                note(f"offline: {self._revision} of {self._repo} was last seen at {commit}")
+        if listing:
+            return client, listing
         listing = client.list_files()
         if self._cache:
             self._cache.put(listing.dump(), "listings", client.endpoint, self._repo, listing.commit)
@@ -160,11 +166,12 @@ class HubSource:
         if commit and is_full_commit(commit) and any(map(self._is_of_interest, dict(client.cached_files(commit)))):
             return commit
         kept = self._cache and self._cache.get("revisions", client.endpoint, self._repo, self._revision)
-        return kept.decode() if kept else None
+        commit = kept.decode(errors="replace") if kept else None
+        return commit if commit and is_full_commit(commit) else None
 
     def _recall_listing(self, client: HubClient, commit: str) -> Listing | None:
         kept = self._cache and self._cache.get("listings", client.endpoint, self._repo, commit)
-        return Listing.load(kept) if kept else None
+        return Listing.load(kept, commit) if kept else None
 
     def _list_cached(self, client: HubClient, commit: str) -> Listing:
         """List what the Hub's cache of this machine has of a commit, and what an index there says is missing."""
@@ -195,6 +202,14 @@ class HubSource:
             commit = self._listing.commit
             self._small[name] = self._workers.submit(self._client.download, path, commit, self._files[path])
         return self._small[name]
+
+    def _small_file(self, name: str, size: int) -> bytes:
+        """Return a small file, however long the library would go on trying."""
+        seconds = max(_LEAST_PATIENCE, _PATIENCE * self._timeout) + size / _SLOWEST
+        try:
+            return self._fetch_small(name).result(seconds)
+        except TimeoutError:
+            raise SourceError(f"{name}: did not come within {seconds:,.0f} s; try again") from None
 
     def _send_for_more(self) -> None:
         """Keep a few shards ahead of the one that is read, but not all: headers may be large."""

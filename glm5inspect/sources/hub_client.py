@@ -7,26 +7,25 @@ again, with growing pauses that all threads keep together when a server asks for
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
-import re
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from glm5inspect import __version__
 from glm5inspect.errors import SourceError
-from glm5inspect.sources.address import is_full_commit
+from glm5inspect.sources.hub_answers import RemoteFile, as_listing, check_range, is_whole
 from glm5inspect.sources.hub_faults import AnswerError, Asked, NoAnswerError, explain
+from glm5inspect.sources.hub_setup import limit_download, raise_for_status, set_up, without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
     from glm5inspect.sources.address import HubOptions
+    from glm5inspect.sources.hub_answers import Listing
 
     T = TypeVar("T")
 
@@ -36,62 +35,26 @@ ATTEMPTS = 5
 _DOWNLOADS = 3  # the same for what the library downloads, since it tries again by itself
 
 _FIRST_PAUSE = 0.5  # seconds; it doubles
+_LONGEST_ANSWER = 64 << 20  # of the API; 10,000 files take 3 MB
 _SLOWEST = 4096  # bytes a second; an answer that trickles in more slowly counts as stalled
-_MOST_SKIPPED = 8 << 20  # bytes dropped before those wanted, from a server that sends whole files only
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
-
-
-class RemoteFile(NamedTuple):
-    """One file of a commit.
-
-    Attributes:
-        size: Bytes; ``None`` when the Hub does not tell.
-        blob: What the content is known by: the SHA-256 of an LFS object, else the Git blob id.
-        lfs: Whether it is an LFS object.
-    """
-
-    size: int | None
-    blob: str
-    lfs: bool
-
-
-class Listing(NamedTuple):
-    """The files of one commit, by path from the root of the repository."""
-
-    commit: str
-    files: Mapping[str, RemoteFile]
-
-    def dump(self) -> bytes:
-        """Write it for the cache."""
-        return json.dumps([self.commit, self.files]).encode()
-
-    @classmethod
-    def load(cls, raw: bytes) -> Listing | None:
-        """Read what `dump` wrote; ``None`` for anything else, as another version may have written it."""
-        try:
-            commit, files = json.loads(raw)
-            return cls(commit, {name: RemoteFile(*facts) for name, facts in files.items()})
-        except (ValueError, TypeError, AttributeError):
-            return None
 
 
 class HubClient:
     """Ask the Hub about one repository; several threads may do so at once."""
 
     def __init__(self, repo: str, revision: str, options: HubOptions, note: Callable[[str], None]) -> None:
-        """Get ready; nothing is requested, but ``huggingface_hub`` is imported."""
-        from huggingface_hub import HfApi, is_offline_mode
+        """Get ready; nothing is requested, but ``huggingface_hub`` is imported.
 
-        _be_quiet()
+        Raises:
+            SourceError: The environment keeps the library from being used.
+        """
         self.repo = repo
         self.revision = revision
-        self.offline = options.offline or is_offline_mode()
         self._timeout = options.timeout
         self._token = options.token
-        self._api = HfApi(token=options.token, library_name="glm5inspect", library_version=__version__)
-        self._headers = self._build_headers()
-        self.endpoint: str = self._api.endpoint
-        self.page = _without_password(self.endpoint)
+        self.endpoint, is_offline, self._headers = set_up(options.token)
+        self.offline = options.offline or is_offline
+        self.page = without_password(self.endpoint)
         self._asked = Asked(repo, revision, self.page, "authorization" in self._headers, self._branches)
         self._note = note
         self._noted = False
@@ -105,12 +68,10 @@ class HubClient:
         Raises:
             SourceError: The Hub does not answer, or not with a listing.
         """
+        from urllib.parse import quote
 
-        def ask() -> Listing:
-            info = self._api.model_info(self.repo, revision=self.revision, files_metadata=True, timeout=self._timeout)
-            return _as_listing(info)
-
-        return self._try(ask, self.repo)
+        path = f"{self.repo}/revision/{quote(self.revision, safe='')}?blobs=true"
+        return self._try(lambda: as_listing(self._ask(path)), self.repo)
 
     def download(self, path: str, commit: str, file: RemoteFile) -> bytes:
         """Return a small file, which is put into the Hub's cache of this machine unless it is there.
@@ -143,11 +104,14 @@ class HubClient:
                 endpoint=self.endpoint,
                 local_files_only=self.offline,
                 force_download=force and not self.offline,
+                tqdm_class=limit_download(file.size),
             )
             content = Path(local).read_bytes()
-            if _is_whole(content, file):
+            if is_whole(content, file):
                 return content
-        raise AnswerError("is not what the listing says, by size or checksum; try again", again=not self.offline)
+        if self.offline:
+            raise AnswerError(f"what is cached of it is damaged: remove {local}, and run once online")
+        raise AnswerError("is not what the listing says, by size or checksum; try again", again=True)
 
     def _note_unkept(self, error: OSError) -> None:
         if not self._noted:
@@ -201,32 +165,52 @@ class HubClient:
 
         return hf_hub_url(self.repo, path, revision=commit, endpoint=self.endpoint)
 
+    def _ask(self, path: str) -> Any:  # noqa: ANN401 - what a server sends
+        """Return an answer of the Hub's API about the repository, parsed; its length and its time are bounded."""
+        from huggingface_hub import get_session
+        from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined] # lazily
+
+        validate_repo_id(self.repo)
+        url = f"{self.endpoint}/api/models/{path}"
+        with get_session().stream("GET", url, headers=self._headers, timeout=self._timeout) as response:
+            raise_for_status(response)
+            return json.loads(self._gather(response.iter_bytes(), _LONGEST_ANSWER, whole=True))
+
     def _read_range(self, url: str, start: int, stop: int, size: int) -> bytes:
         from huggingface_hub import get_session
-        from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined] # lazily
 
         if start >= stop:
             return b""  # for which there is no range
         headers = {**self._headers, "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         with get_session().stream("GET", url, headers=headers, timeout=self._timeout) as response:
-            if response.status_code >= 400:  # noqa: PLR2004 - HTTP
-                hf_raise_for_status(response)
-            skip = _check_range(response.status_code, response.headers, start, stop, size)
-            return self._take(response.iter_raw(), skip, stop - start)
+            raise_for_status(response)
+            skip = check_range(response.status_code, response.headers, start, stop, size)
+            return self._gather(response.iter_raw(), skip + stop - start)[skip:]
 
-    def _take(self, chunks: Iterable[bytes], skip: int, length: int) -> bytes:
-        """Gather ``length`` bytes after the first ``skip``, and leave what is more than a chunk beyond them unread."""
-        deadline = time.monotonic() + self._timeout + (skip + length) / _SLOWEST
+    def _gather(self, chunks: Iterable[bytes], length: int, *, whole: bool = False) -> bytes:
+        """Gather the bytes of an answer.
+
+        Args:
+            chunks: The answer as it comes.
+            length: How many bytes are wanted; what is more than a chunk beyond them is left unread.
+            whole: Whether fewer are enough, and more are too many.
+
+        Raises:
+            AnswerError: It is too short or too long, or takes too much time.
+        """
+        deadline = time.monotonic() + self._timeout + length / _SLOWEST
         taken = bytearray()
         for chunk in chunks:  # to its end where that is near, or the connection could not be used again
             taken += chunk
-            if len(taken) > skip + length:
+            if len(taken) > length:
                 break
             if time.monotonic() > deadline:
                 raise AnswerError("the answer trickles in; try again, or with a longer --timeout", again=True)
-        if len(taken) < skip + length:
-            raise AnswerError(f"ended after {len(taken):,} of {skip + length:,} bytes; try again", again=True)
-        return bytes(taken[skip : skip + length])
+        if len(taken) > length and whole:
+            raise AnswerError(f"answered more than {length:,} bytes; is HF_ENDPOINT right ({self.page})?")
+        if len(taken) < length and not whole:
+            raise AnswerError(f"ended after {len(taken):,} of {length:,} bytes; try again", again=True)
+        return bytes(taken[:length])
 
     def _try(self, action: Callable[[], T], what: str, attempts: int = ATTEMPTS) -> T:
         """Do something until it works, as often as is sensible."""
@@ -259,88 +243,10 @@ class HubClient:
         while (left := self._not_before - time.monotonic()) > 0:
             time.sleep(left)
 
-    def _build_headers(self) -> dict[str, str]:
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined] # lazily
-
-        return build_hf_headers(token=self._token, library_name="glm5inspect", library_version=__version__)
-
     def _branches(self) -> list[str]:
         """Return the names of branches and tags; none when the Hub does not tell."""
         try:
-            refs = self._api.list_repo_refs(self.repo)
-            return [ref.name for ref in (*refs.branches, *refs.tags)]
+            refs = self._ask(f"{self.repo}/refs")
+            return [str(ref["name"]) for kind in ("branches", "tags") for ref in refs[kind]]
         except Exception:  # noqa: BLE001 - this only helps to explain another error
             return []
-
-
-def _be_quiet() -> None:
-    """Keep the progress bars and warnings of the library off the terminal, unless its user asks for them."""
-    from huggingface_hub.utils import disable_progress_bars, logging  # type: ignore[attr-defined] # lazily
-
-    if "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ:
-        disable_progress_bars()
-    if not {"HF_HUB_VERBOSITY", "HF_DEBUG"} & os.environ.keys():
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call] # of a library
-
-
-def _without_password(endpoint: str) -> str:
-    """Return an address as it may be shown."""
-    head, at, host = endpoint.rpartition("@")
-    return f"{head.partition('://')[0]}://{host}" if at else endpoint
-
-
-def _as_listing(info: Any) -> Listing:  # noqa: ANN401 - from the Hub, and to be checked
-    """Check what the Hub tells about a repository."""
-    files = {}
-    if not isinstance(info.sha, str) or not is_full_commit(info.sha) or info.siblings is None:
-        raise AnswerError("the answer names no commit or no files; is HF_ENDPOINT right?", again=True)
-    for sibling in info.siblings:
-        name = sibling.rfilename
-        if not isinstance(name, str) or _leads_out(name):
-            raise AnswerError(f"lists a file {str(name)[:80]!r}, which is not below the repository; nothing was read")
-        size, blob = sibling.size, sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
-        known = type(size) is int and size >= 0
-        files[name] = RemoteFile(size if known else None, str(blob or ""), bool(sibling.lfs))
-    return Listing(info.sha, files)
-
-
-def _leads_out(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not name or path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name
-
-
-def _is_whole(content: bytes, file: RemoteFile) -> bool:
-    """Tell whether a small file is the one of the listing: by size, and by checksum when that is Git's."""
-    if file.size is not None and len(content) != file.size:
-        return False
-    if file.lfs or not is_full_commit(file.blob):  # which has the form of every Git object
-        return True
-    digest = hashlib.sha1(b"blob %d\0" % len(content), usedforsecurity=False)
-    digest.update(content)
-    return digest.hexdigest() == file.blob
-
-
-def _check_range(status: int, headers: Mapping[str, str], start: int, stop: int, size: int) -> int:
-    """Return how many bytes of an answer come before those asked for.
-
-    Raises:
-        AnswerError: It holds other bytes than those asked for.
-    """
-    if headers.get("Content-Encoding", "identity") != "identity":
-        raise AnswerError("the server compresses ranges, so their bytes are not the file's; use another mirror")
-    if status == 200:  # noqa: PLR2004 - HTTP; the whole file, from a server that does not know ranges
-        if start > _MOST_SKIPPED:
-            raise AnswerError("the server sends whole files only (no Range); use another mirror")
-        total = headers.get("Content-Length", "")
-        if total.isdecimal() and int(total) != size:
-            raise AnswerError(f"the server has {int(total):,} bytes of it, the listing {size:,}; was it replaced?")
-        return start
-    told = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
-    if status != 206 or told is None:  # noqa: PLR2004 - HTTP
-        raise AnswerError(f"answered {status} without saying which bytes these are; is HF_ENDPOINT right?", again=True)
-    first, last, total = int(told[1]), int(told[2]), told[3]
-    if total != "*" and int(total) != size:
-        raise AnswerError(f"the server has {int(total):,} bytes of it, the listing {size:,}; was it replaced?")
-    if first != start or last < stop - 1:
-        raise AnswerError(f"asked for bytes [{start}, {stop}), and got [{first}, {last + 1}); use another mirror")
-    return 0

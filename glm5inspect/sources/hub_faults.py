@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from glm5inspect.errors import SourceError
+from glm5inspect.report import some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ PASSING = frozenset({408, 429, 500, 502, 503, 504})
 NOT_CACHED = "not in the cache, and offline; run once online, or hf download it"
 """What is said of everything that only the network has."""
 
+_MOST_BRANCHES = 20
 _LOGIN = "log in (hf auth login) or set HF_TOKEN"
 
 
@@ -88,7 +90,7 @@ def explain(error: Exception, asked: Asked) -> Fault:
     if isinstance(error, (hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError)):
         return Fault(NOT_CACHED)
     if isinstance(error, hub.HFValidationError):
-        return Fault(f"{asked.repo} cannot be the name of a repository", final=True)
+        return Fault("this cannot be the name of a repository", final=True)
     return _explain_transport(error, asked.endpoint)
 
 
@@ -124,7 +126,7 @@ def _no_repository(asked: Asked, status: int) -> Fault:
 
 
 def _no_revision(asked: Asked, _: int) -> Fault:
-    there = ", ".join(asked.branches())
+    there = some(asked.branches(), _MOST_BRANCHES)
     return Fault(f"has no revision {asked.revision}; {f'there are {there}' if there else 'see its page'}", final=True)
 
 
@@ -191,7 +193,7 @@ def _explain_transport(error: Exception, endpoint: str) -> Fault:
 
 
 _NO_CONNECTION = Fault("no connection to {endpoint}; check the network, the proxy and HF_ENDPOINT", again=True)
-_NO_ADDRESS = Fault("{endpoint} is no address of a server, or leads to none; check HF_ENDPOINT", final=True)
+_NO_ADDRESS = Fault("{endpoint} is no address of a server, or leads to none; check HF_ENDPOINT")
 _TRANSPORT: Mapping[str, Fault] = {
     "ConnectError": _NO_CONNECTION,
     "ConnectTimeout": _NO_CONNECTION,
@@ -199,7 +201,7 @@ _TRANSPORT: Mapping[str, Fault] = {
     "ProxyError": Fault("the proxy refuses the connection; check HTTPS_PROXY", final=True),
     "UnsupportedProtocol": _NO_ADDRESS,
     "InvalidURL": _NO_ADDRESS,
-    "TooManyRedirects": Fault("{endpoint} redirects in a circle; check HF_ENDPOINT", final=True),
+    "TooManyRedirects": Fault("{endpoint} redirects in a circle; check HF_ENDPOINT"),
     "DecodingError": Fault("the answer of {endpoint} is not what its headers say; try again", again=True),
     "TransportError": Fault("the connection to {endpoint} broke off; try again", again=True),
     "FileMetadataError": Fault("{endpoint} answers without the headers of the Hub; is HF_ENDPOINT right?", again=True),

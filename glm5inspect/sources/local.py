@@ -83,6 +83,10 @@ class LocalSource:
         except OSError as error:
             raise SourceError(f"{name}: {error.strerror}") from error
 
+    def local_path(self, name: str) -> str | None:
+        """Return the path of a file."""
+        return str(self._folder / name)
+
     def prepare(self, shards: Sequence[str], weight_map: Mapping[str, str] | None) -> None:
         """Do nothing: local reads are quick and come one by one."""
 
