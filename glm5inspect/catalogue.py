@@ -115,7 +115,43 @@ class Code(Enum):
     MTP_INCOMPLETE = ("mtp-incomplete", _ERROR, "a part of the MTP layer is missing")
     MTP_COUNT = ("mtp-count", _ERROR, "another number of MTP layers than declared")
     MTP_POSITION = ("mtp-position", _ERROR, "the MTP layer has the wrong index")
+    MTP_COPY = ("mtp-copy", _NOTE, "the MTP layer has a copy of the embedding or the head")
     MTP_ENCODING = ("mtp-encoding", _NOTE, "the MTP layer is stored in other dtypes than the trunk")
+
+    # The module table
+    MODULE_MISSING = ("module-missing", _ERROR, "a module that the config asks for is not stored")
+    MODULE_SHAPE = ("module-shape", _ERROR, "a tensor has another shape than the config asks for")
+    MODULE_UNCLAIMED = ("module-unclaimed", _ERROR, "a tensor that no row of the module table claims")
+    EXPERT_IDS = ("expert-ids", _ERROR, "the routed experts of a layer are not numbered without holes")
+    EXPERT_COUNT = ("expert-count", _ERROR, "experts, router and config disagree about a number of experts")
+    FOREIGN_ARCHITECTURE = ("foreign-architecture", _ERROR, "the model is not GLM-5.3-Flash")
+
+    # How modules are stored, and how they are named
+    ENCODING_INCOMPLETE = ("encoding-incomplete", _ERROR, "a tensor of an encoded module is missing")
+    ENCODING_SHAPE = ("encoding-shape", _ERROR, "a tensor of an encoded module has another shape")
+    ENCODING_DTYPE = ("encoding-dtype", _ERROR, "a tensor has a dtype that its encoding does not know")
+    ENCODING_AMBIGUOUS = ("encoding-ambiguous", _ERROR, "one module is stored in two encodings")
+    ENCODING_MIXED = ("encoding-mixed", _NOTE, "modules of one role are stored in several encodings")
+    SCALE_SUFFIX = ("scale-suffix", _WARNING, "scales of block FP8 are called `weight_scale`")
+    PRECISION_NARROWED = ("precision-narrowed", _WARNING, "a tensor that belongs in F32 is stored in 16 bits")
+    PRECISION_WIDENED = ("precision-widened", _NOTE, "a tensor is stored in F32 where the reference has BF16")
+    FOREIGN_DIALECT = ("foreign-dialect", _ERROR, "modules are named as another writer names them")
+    MIXED_DIALECT = ("mixed-dialect", _ERROR, "modules are named in two ways")
+
+    # Other opinions, and what a release asks for
+    PARSER_REFUSED = ("parser-refused", _ERROR, "the safetensors library refuses a shard")
+    CONFIG_DIFFERS = ("config-differs", _NOTE, "a key of config.json is not as in the official release")
+    PART_REQUIRED = ("part-required", _ERROR, "a part that was required is not here")
+
+    # The quantization config against the tensors
+    QUANT_UNDECLARED = ("quant-undeclared", _ERROR, "declared quantized but stored plain")
+    QUANT_IGNORED = ("quant-ignored", _ERROR, "declared not to be quantized but stored quantized")
+    QUANT_SCHEME = ("quant-scheme", _ERROR, "quantized in another way than declared")
+    QUANT_CONFLICT = ("quant-conflict", _ERROR, "the two config files declare different things")
+    QUANT_UNSTATED = ("quant-unstated", _WARNING, "a quantization is stored that no config file declares")
+    QUANT_ACTIVATIONS = ("quant-activations", _WARNING, "the scales of activations are not those declared")
+    KV_SCHEME = ("kv-scheme", _WARNING, "the scales of the KV cache are not those declared")
+    QUANT_PATTERN_UNUSED = ("quant-pattern-unused", _NOTE, "an entry of a quantization config that names nothing")
 
     # Answers to a question about names
     NO_MATCH = ("no-match", _ERROR, "no tensor matches")

@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from glm5inspect.against import compare, whole_inventory
+from glm5inspect.binding import bind
 from glm5inspect.catalogue import Code
 from glm5inspect.families import unknown_tensor
 from glm5inspect.geometry import read_count
 from glm5inspect.header import elements
-from glm5inspect.integrity import integrity
+from glm5inspect.integrity import integrity, refusals
 from glm5inspect.layers import LayerRow, draft_tree, layer_table, text_layers
+from glm5inspect.quantization.declared import declared_tile
 from glm5inspect.report import Finding, Report, in_order, ranges
 from glm5inspect.roles import is_norm, is_text_model, layer_prefix, parse_name
+from glm5inspect.scope import Scope
+from glm5inspect.summary import EncodingRow, encodings_by_part
+from glm5inspect.understanding import understand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,6 +92,8 @@ class Census:
             census.
         pattern_table: ``None`` unless asked for.
         layer_table: ``None`` unless asked for.
+        encodings: How each part is stored; empty when the config does not tell what is expected.
+        parameters: Logical elements, whatever the encoding; ``None`` likewise.
     """
 
     tensors: int
@@ -103,6 +110,8 @@ class Census:
     digest: str | None
     pattern_table: tuple[PatternRow, ...] | None
     layer_table: tuple[LayerRow, ...] | None
+    encodings: tuple[EncodingRow, ...] = ()
+    parameters: int | None = None
 
 
 def take_census(
@@ -111,6 +120,8 @@ def take_census(
     patterns: bool = False,
     layers: bool = False,
     against: Source | None = None,
+    scope: Scope = Scope.AUTO,
+    dialect: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Count and check everything a source holds.
@@ -120,6 +131,8 @@ def take_census(
         patterns: Whether to list every pattern.
         layers: Whether to list every layer.
         against: Another source that must have the same tensors, dtypes and shapes.
+        scope: Whether companions of any known encoding have a role, or those of the reference only.
+        dialect: The dialect that is accepted without a finding.
         progress: Called after each header.
 
     Raises:
@@ -129,13 +142,24 @@ def take_census(
     config = source.config()
     other = whole_inventory(against, progress) if against else None
     inventory = source.inventory(progress=progress)
-    findings = [*integrity(inventory), *check_names(inventory), *check_layers(inventory, config)]
+    seen = understand(inventory, config, scope, dialect)
+    marks = (seen.model.spoken.dialect.marker or ())[:1] if seen.model else ()
+    if seen.foreign:
+        findings = [*seen.findings, *refusals(inventory)]
+    else:
+        names = [finding for finding in check_names(inventory) if finding.tensor not in marks]
+        findings = [*integrity(inventory), *seen.findings, *names, *check_layers(inventory, config)]
     if other:
         findings += compare(inventory, other)
+    answer = count(inventory, patterns=patterns, layers=layers)
+    answer = replace(answer, unknown=tuple(name for name in answer.unknown if name not in marks))
+    if seen.model:
+        rows = tuple(encodings_by_part(bind(inventory, seen.model.spoken.expected, declared_tile(config or {}))))
+        answer = replace(answer, encodings=rows, parameters=sum(row.parameters for row in rows))
     return Report(
         command="census",
         source=inventory.info,
-        answer=count(inventory, patterns=patterns, layers=layers),
+        answer=answer,
         findings=in_order(findings),
         complete=inventory.complete,
     )
@@ -239,7 +263,8 @@ def check_layers(inventory: Inventory, config: Mapping[str, object] | None) -> I
         return
     # All text layers together have no hole; an MTP layer stands for none of the declared trunk, nor the reverse.
     first_mtp = declared or 0
-    beyond = [] if declared is None else sorted(layer for layer in trunk if layer >= declared)
+    told = declared is not None and inventory.absence_is_known  # a name that nobody saw may make it an MTP layer
+    beyond = sorted(layer for layer in trunk if layer >= first_mtp) if told else []
     present = trunk | {layer for layer in found.mtp if layer >= first_mtp}
     stop = first_mtp if beyond else max(first_mtp, max(present, default=-1) + 1)
     gaps, missing = _gaps(present, stop)

@@ -74,6 +74,10 @@ class Checkpoint:
             raise ConfigError(f"{name}: not a JSON object; take the file of the release")
         return value
 
+    def local_path(self, shard: str) -> str | None:
+        """Return where a shard lies on this machine, or ``None`` when it does not."""
+        return self._files.local_path(shard)
+
     def inventory(self, needs: Needs | None = None, progress: Progress | None = None) -> Inventory:
         """Read the headers and put them together.
 

@@ -14,8 +14,11 @@ from typer.core import TyperGroup
 
 from glm5inspect.options import (
     CacheDirOption,
+    DialectOption,
     Exit,
+    Part,
     Run,
+    ScopeOption,
     SourceArgument,
     Sources,
     SubfolderOption,
@@ -27,6 +30,7 @@ from glm5inspect.options import (
     refuse_empty_source,
 )
 from glm5inspect.report import printable
+from glm5inspect.scope import Scope
 from glm5inspect.streams import abandon, complain, read_names, tell
 
 WITHOUT_POLICY = ("fail_on", "exit_zero", "select", "ignore", "quiet")
@@ -34,8 +38,8 @@ WITHOUT_POLICY = ("fail_on", "exit_zero", "select", "ignore", "quiet")
 
 WHAT_IT_DOES = """\
 glm5inspect accounts for every tensor of a GLM-5.3-Flash checkpoint, from the headers alone.
-
-  glm5inspect census SOURCE        count and check everything; an unknown name is an error
+  glm5inspect verify SOURCE        every check: modules, encodings, quantization config, and the census
+  glm5inspect census SOURCE        count everything; an unknown name is an error
   glm5inspect verify-dsa SOURCE    the 14 tensors of every sparse-attention block
   glm5inspect find-mtp SOURCE      the multi-token-prediction layer: is it there, and whole
   glm5inspect show SOURCE [GLOB]   dtype, shape and place of tensors
@@ -91,6 +95,8 @@ def census(
             "--against", metavar="SOURCE", callback=refuse_empty_source, help="Compare with this source, name by name."
         ),
     ] = None,
+    dialect: DialectOption = None,
+    scope: ScopeOption = Scope.AUTO,
 ) -> None:
     """Count every tensor, give each a role, and check headers and index.
 
@@ -104,7 +110,8 @@ def census(
     with ShardProgress(sys.stderr) as progress:
         other = sources.open_other(against, progress) if against else None
         opened = sources.open(source, progress, subfolder=subfolder)
-        report = take_census(opened, patterns=patterns, layers=layers, against=other, progress=progress)
+        wanted = {"patterns": patterns, "layers": layers}
+        report = take_census(opened, **wanted, against=other, scope=scope, dialect=dialect, progress=progress)
     run.finish(report)
 
 
@@ -148,21 +155,31 @@ def verify_dsa(
     layers: Annotated[
         list[int] | None, typer.Option("--layer", metavar="I", min=0, help="Check only this layer; repeatable.")
     ] = None,
+    dialect: DialectOption = None,
+    scope: ScopeOption = Scope.AUTO,
 ) -> None:
     """Check the 14 tensors of every DSA block: there, dtype, shape, bytes, and nothing more.
 
     Example: glm5inspect verify-dsa ./GLM-5.3-Flash-NVFP4 --layer 45
     """
-    from glm5inspect.dsa import verify_dsa as verify
+    from glm5inspect.dsa import verify_dsa as check_blocks
     from glm5inspect.render.progress import ShardProgress
 
     with ShardProgress(sys.stderr) as progress:
-        report = verify(sources.open(source, progress, subfolder=subfolder), layers=layers or (), progress=progress)
+        opened = sources.open(source, progress, subfolder=subfolder)
+        report = check_blocks(opened, layers=layers or (), scope=scope, dialect=dialect, progress=progress)
     run.finish(report)
 
 
 @command(app, "find-mtp")
-def find_mtp(run: Run, sources: Sources, source: SourceArgument, subfolder: SubfolderOption = None) -> None:
+def find_mtp(
+    run: Run,
+    sources: Sources,
+    source: SourceArgument,
+    subfolder: SubfolderOption = None,
+    dialect: DialectOption = None,
+    scope: ScopeOption = Scope.AUTO,
+) -> None:
     """Locate the multi-token-prediction layer by its names, and check that it is whole and in its place.
 
     Example: glm5inspect find-mtp ./GLM-5.3-Flash-NVFP4
@@ -171,7 +188,34 @@ def find_mtp(run: Run, sources: Sources, source: SourceArgument, subfolder: Subf
     from glm5inspect.render.progress import ShardProgress
 
     with ShardProgress(sys.stderr) as progress:
-        report = find(sources.open(source, progress, subfolder=subfolder), progress=progress)
+        opened = sources.open(source, progress, subfolder=subfolder)
+        report = find(opened, scope=scope, dialect=dialect, progress=progress)
+    run.finish(report)
+
+
+@command(app, "verify")
+def verify(
+    run: Run,
+    sources: Sources,
+    source: SourceArgument,
+    subfolder: SubfolderOption = None,
+    require: Annotated[
+        list[Part] | None, typer.Option("--require", help="A part that must be there, whatever the config; repeatable.")
+    ] = None,
+    dialect: DialectOption = None,
+    scope: ScopeOption = Scope.AUTO,
+) -> None:
+    """Run every check on the whole checkpoint: modules, encodings, quantization config, and all that census checks.
+
+    Example: glm5inspect verify ./GLM-5.3-Flash-NVFP4 --require mtp
+    """
+    from glm5inspect.render.progress import ShardProgress
+    from glm5inspect.verify import verify as run_checks
+
+    with ShardProgress(sys.stderr) as progress:
+        opened = sources.open(source, progress, subfolder=subfolder)
+        parts = [part.value for part in require or ()]
+        report = run_checks(opened, dialect=dialect, require=parts, scope=scope, progress=progress)
     run.finish(report)
 
 
@@ -189,6 +233,8 @@ def show(
 
     Example: glm5inspect show ./GLM-5.3-Flash-NVFP4 '*.layers.45.*norm*'
     """
+    if "" in (globs or ()):
+        raise typer.BadParameter("is empty; give a glob, or leave it out", param_hint="GLOB")
     from glm5inspect.listing import show as list_tensors
     from glm5inspect.render.progress import ShardProgress
 

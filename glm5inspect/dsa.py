@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """DSA blocks: sparse MLA without positions, and the indexer in front of it.
 
-A block owns exactly 14 tensors under ``self_attn``. The table below is the complete list of what it must have and of
-what it may have: a missing tensor is a broken layer, one too many means that the checkpoint is not the model we think
-it is. Shapes follow the class ``Glm5NextForConditionalGeneration`` and the geometry in ``config.json``.
+A block owns exactly 14 tensors under ``self_attn``: a missing one is a broken layer, one too many means that the
+checkpoint is not the model we think it is. A projection may be stored in any known encoding, companions included,
+unless the scope is that of the reference. Shapes follow the class ``Glm5NextForConditionalGeneration`` and the geometry
+in ``config.json``.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from glm5inspect.catalogue import Code
-from glm5inspect.expect import Expected, Verdicts, compare
+from glm5inspect.binding import bind
+from glm5inspect.catalogue import Code, Severity
+from glm5inspect.dsa_block import BLOCK
+from glm5inspect.encodings import SUFFIXES, Part, Reading, read_module
+from glm5inspect.expect import Expected, Verdicts, compare, compare_bytes
 from glm5inspect.families import family_hint
+from glm5inspect.flaws import Place, judge
 from glm5inspect.geometry import (
     MAX_LAYERS,
     REFERENCE,
@@ -24,43 +29,28 @@ from glm5inspect.geometry import (
 )
 from glm5inspect.integrity import placement_of, refusals
 from glm5inspect.layers import draft_tree, text_layers
+from glm5inspect.quantization.declared import declared_tile
 from glm5inspect.report import Finding, Report, in_order, ranges, some
 from glm5inspect.roles import (
     MTP_ONLY_NAMES,
     classify,
+    is_cache_scale,
     is_mtp_only_name,
     layer_index,
     layer_prefix,
     mixer_of,
     parse_name,
 )
+from glm5inspect.scope import Scope
+from glm5inspect.understanding import look
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from glm5inspect.header import TensorRecord
     from glm5inspect.inventory import Inventory, Progress, Source
-
-BLOCK = tuple(
-    Expected(f"self_attn.{name}", dimensions, "BF16")
-    for name, dimensions in (
-        ("q_a_proj.weight", ("q_lora_rank", "hidden_size")),
-        ("q_a_layernorm.weight", ("q_lora_rank",)),
-        ("q_b_proj.weight", ("q_dim", "q_lora_rank")),
-        ("kv_a_proj_with_mqa.weight", ("kv_cache_dim", "hidden_size")),
-        ("kv_a_layernorm.weight", ("kv_lora_rank",)),
-        ("kv_b_proj.weight", ("kv_dim", "kv_lora_rank")),
-        ("o_proj.weight", ("hidden_size", "v_dim")),
-        ("indexer.wq_b.weight", ("index_dim", "q_lora_rank")),
-        ("indexer.wk.weight", ("index_head_dim", "hidden_size")),
-        ("indexer.k_norm.weight", ("index_head_dim",)),
-        ("indexer.k_norm.bias", ("index_head_dim",)),
-        ("indexer.weights_proj.weight", ("index_n_heads", "hidden_size")),
-        ("indexer.index_kpool_compress_gate", ("index_head_dim", "hidden_size")),
-        ("indexer.index_kpool_compress_ape", ("index_kpool", "index_head_dim")),
-    )
-)
-"""The 14 tensors of a block, in the order in which they are checked."""
+    from glm5inspect.modules import Expected as Row
+    from glm5inspect.understanding import Understood
 
 _ATTENTION = layer_prefix("N") + "self_attn."
 _VERDICTS = Verdicts(Code.DSA_MISSING, Code.DSA_DTYPE, Code.DSA_SHAPE, Code.DSA_BYTES)
@@ -97,13 +87,22 @@ class DsaAnswer:
     blocks: tuple[Block, ...]
 
 
-def verify_dsa(source: Source, *, layers: Collection[int] = (), progress: Progress | None = None) -> Report:
+def verify_dsa(
+    source: Source,
+    *,
+    layers: Collection[int] = (),
+    scope: Scope = Scope.AUTO,
+    dialect: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
     """Check every DSA block of a source, or only those asked for.
 
     Args:
         source: What to look at; with an index only the shards that hold attention tensors of these layers are opened.
             An absence is only reported after a look at all of them.
         layers: Layer indices; empty means every DSA layer.
+        scope: Whether projections may be stored in any known encoding, or as in the reference only.
+        dialect: The dialect that is accepted without a finding.
         progress: Called after each header.
     """
     config, asked = source.config(), set(layers)
@@ -111,14 +110,54 @@ def verify_dsa(source: Source, *, layers: Collection[int] = (), progress: Progre
     def needs(names: Iterable[str]) -> set[str]:
         return needed_names(names, _declared(config), asked)
 
-    inventory = source.inventory(needs, progress)
-    report = check(inventory, config, asked)
+    inventory, seen = look(source, needs, scope, dialect, progress)
+    report = _answer(inventory, seen, config, asked, scope)
     if inventory.partial and any(finding.code in _ABSENCES for finding in report.findings):
-        report = check(source.inventory(progress=progress), config, asked)
+        report = _answer(*look(source, None, scope, dialect, progress), config, asked, scope)
     return report
 
 
-_ABSENCES = frozenset({Code.DSA_MISSING, Code.DSA_NONE, Code.DSA_NOT_A_LAYER})
+def _answer(
+    inventory: Inventory, seen: Understood, config: Mapping[str, object] | None, asked: set[int], scope: Scope
+) -> Report:
+    """Look through the names of another writer, if they are that, and check the blocks."""
+    if seen.foreign:
+        return _report(inventory, None, (), [*seen.findings, *refusals(inventory)])
+    report = check(seen.inventory, config, asked, scope)
+    if seen.model and seen.inventory is not inventory:
+        report = _as_stored(report, inventory, seen.model.spoken.expected, declared_tile(config or {}))
+    return replace(report, findings=in_order([*seen.findings, *report.findings]))
+
+
+def _as_stored(report: Report, inventory: Inventory, expected: Iterable[Row], tile: tuple[int, int] | None) -> Report:
+    """Hold the rows of each block against what is stored: another writer may have split, joined or turned them."""
+    assert isinstance(report.answer, DsaAnswer)  # noqa: S101 - made by `check`
+    layers = {block.layer for block in report.answer.blocks}
+    rows = [row for row in expected if row.check == "dsa" and row.layer in layers]
+    binding = bind(inventory, rows, tile)
+    stored = {group.layer for group in inventory.known_groups}
+    findings = [f for f in report.findings if f.code not in _OF_ROWS or f.layer not in stored]
+    findings += [finding for check in ("dsa", "encodings") for finding in binding.findings.get(check, ())]
+    wrong = {finding.layer for finding in findings if finding.severity is Severity.ERROR}
+    found = [(bound.expected, bound.module.bytes) for bound in binding.modules]
+    found += [(tensor.expected, tensor.bytes) for tensor in binding.tensors]
+    blocks = []
+    for block in report.answer.blocks:
+        own = {row.path: nbytes for row, nbytes in found if row.layer == block.layer}
+        lost = {origin for row in rows if row.layer == block.layer and row.path not in own for origin in row.origins}
+        bound = len(BLOCK) - len(lost)
+        ok = block.layer not in wrong and not lost
+        blocks.append(replace(block, bound=bound, bytes=sum(own.values()), ok=ok))
+    return replace(report, answer=replace(report.answer, blocks=tuple(blocks)), findings=in_order(findings))
+
+
+_OF_ROWS = frozenset(
+    {Code.DSA_MISSING, Code.DSA_DTYPE, Code.DSA_SHAPE} | {code for code in Code if code.value.startswith("encoding-")}
+)
+"""What `check` finds of single rows, and knows under the released names only."""
+
+
+_ABSENCES = frozenset({Code.DSA_MISSING, Code.DSA_NONE, Code.DSA_NOT_A_LAYER, Code.ENCODING_INCOMPLETE})
 
 
 def _declared(config: Mapping[str, object] | None) -> set[int]:
@@ -145,7 +184,9 @@ def needed_names(names: Iterable[str], declared: set[int], asked: set[int]) -> s
     return {name for layer in layers for name in attention.get(layer, ())}.union(mtp_names)
 
 
-def check(inventory: Inventory, config: Mapping[str, object] | None, asked: set[int]) -> Report:
+def check(
+    inventory: Inventory, config: Mapping[str, object] | None, asked: set[int], scope: Scope = Scope.REFERENCE
+) -> Report:
     """Check the blocks of an inventory; see `verify_dsa`."""
     geometry, findings = (REFERENCE, []) if config is None else read_geometry(config)
     attention = _attention_names(inventory)
@@ -155,26 +196,70 @@ def check(inventory: Inventory, config: Mapping[str, object] | None, asked: set[
         geometry, layers, findings = None, [], [*findings, *faults]
     else:
         findings += layer_findings
+    tile = declared_tile(config or {})
+    found = {layer: _Found(inventory, layer, geometry if scope is Scope.AUTO else None, tile) for layer in layers}
+    if geometry:
         for layer in layers:
-            findings += _check_block(inventory, layer, attention.get(layer, []), geometry)
-    wrong = {finding.layer for finding in findings}
-    blocks = tuple(_block(inventory, layer, attention.get(layer, []), ok=layer not in wrong) for layer in layers)
+            findings += _check_block(inventory, layer, attention.get(layer, []), found[layer], geometry)
+    wrong = {finding.layer for finding in findings if finding.severity is Severity.ERROR}
+    blocks = tuple(_block(inventory, found[layer], attention.get(layer, []), ok=layer not in wrong) for layer in layers)
     names = needed_names(inventory.all_names, set(layers), asked) if layers else set()
     names.update(name for layer in layers for name in _block_names(layer))
+    return _report(inventory, geometry, blocks, [*findings, *refusals(inventory), *placement_of(inventory, names)])
+
+
+def _report(
+    inventory: Inventory, geometry: Geometry | None, blocks: tuple[Block, ...], findings: list[Finding]
+) -> Report:
     return Report(
         command="verify-dsa",
         source=inventory.info,
         answer=DsaAnswer(asdict(geometry) if geometry else None, blocks),
-        findings=in_order([*findings, *refusals(inventory), *placement_of(inventory, names)]),
+        findings=in_order(findings),
         complete=inventory.complete,
     )
 
 
+class _Found:
+    """What is stored of one block: of each row its tensor, or the tensors of its encoding.
+
+    Attributes:
+        layer: 0-based.
+        tensors: Row by row; of an encoded projection its companions too, of a missing tensor none.
+        readings: How the projections are encoded that are not plain, or not only.
+    """
+
+    def __init__(
+        self, inventory: Inventory, layer: int, geometry: Geometry | None, tile: tuple[int, int] | None
+    ) -> None:
+        """Look for the tensors of a block; ``geometry`` is ``None`` where nothing may be encoded."""
+        self.layer = layer
+        self.tensors: list[list[TensorRecord]] = []
+        self.readings: dict[str, tuple[Reading, dict[str, TensorRecord]]] = {}
+        for row, name in zip(BLOCK, _block_names(layer), strict=True):
+            plain = inventory.tensors.get(name)
+            parts = {"weight": plain} if plain else {}
+            if geometry and row.name.endswith(".weight") and len(row.dimensions) == 2:  # noqa: PLR2004 - a matrix
+                base = name.removesuffix("weight")
+                parts = {s: inventory.tensors[base + s] for s in SUFFIXES if base + s in inventory.tensors}
+                stored = {suffix: Part(tensor.dtype, tensor.shape) for suffix, tensor in parts.items()}
+                reading = read_module(stored, row.shape(geometry), tile) if stored else None
+                if reading and (reading.encoding.name != "plain" or len(parts) > 1):
+                    self.readings[row.name] = (reading, parts)
+            self.tensors.append(list(parts.values()))
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all tensors found."""
+        return {tensor.name for tensors in self.tensors for tensor in tensors}
+
+
 def _attention_names(inventory: Inventory) -> dict[int, list[str]]:
-    """Return the names under ``self_attn`` of each layer, unseen ones included."""
+    """Return the names under ``self_attn`` of each layer, unseen ones included, scales of the KV cache left out."""
     names: dict[int, list[str]] = {}
     for group in inventory.known_groups:
-        if group.layer is not None and group.pattern.startswith(_ATTENTION):
+        is_known_scale = group.role is not None and is_cache_scale(group.pattern)
+        if group.layer is not None and group.pattern.startswith(_ATTENTION) and not is_known_scale:
             names.setdefault(group.layer, []).extend(tensor.name for tensor in group.tensors)
     return names
 
@@ -236,13 +321,19 @@ def _declared_mtp(config: Mapping[str, object] | None) -> set[int]:
     return set(range(first, first + min(number, MAX_LAYERS))) if first is not None and number else set()
 
 
-def _check_block(inventory: Inventory, layer: int, attention: list[str], geometry: Geometry) -> Iterator[Finding]:
-    names = _block_names(layer)
-    for row, name in zip(BLOCK, names, strict=True):
-        tensor = inventory.tensors.get(name)
-        if tensor is not None or (name not in inventory.unseen and inventory.absence_is_known):
+def _check_block(
+    inventory: Inventory, layer: int, attention: list[str], found: _Found, geometry: Geometry
+) -> Iterator[Finding]:
+    for row, name in zip(BLOCK, _block_names(layer), strict=True):
+        tensor, encoded = inventory.tensors.get(name), False
+        if row.name in found.readings:
+            reading, parts = found.readings[row.name]
+            encoded = reading.encoding.name != "plain"
+            place = Place(name.removesuffix(".weight"), row.name, layer, "dsa")
+            yield from _check_encoding(inventory, place, reading, parts)
+        if not encoded and (tensor is not None or (name not in inventory.unseen and inventory.absence_is_known)):
             yield from compare(row, name, layer, tensor, geometry, _VERDICTS, _hint)
-    for tensor in _unclaimed(inventory, attention, names):
+    for tensor in _unclaimed(inventory, attention, found.names.union(_block_names(layer))):
         yield Finding(
             Code.DSA_UNCLAIMED,
             f"{tensor.name}: no row of a DSA block claims it",
@@ -254,22 +345,35 @@ def _check_block(inventory: Inventory, layer: int, attention: list[str], geometr
         )
 
 
+def _check_encoding(
+    inventory: Inventory, place: Place, reading: Reading, parts: Mapping[str, TensorRecord]
+) -> Iterator[Finding]:
+    """Report what is wrong with an encoded projection; of a plain one, only what should not be beside it."""
+    encoded = reading.encoding.name != "plain"
+    for flaw in reading.flaws:
+        unseen = not inventory.absence_is_known or any(f"{place.path}.{s}" in inventory.unseen for s in flaw.suffixes)
+        if flaw.kind == "extra" or (encoded and not (flaw.kind == "missing" and unseen)):
+            yield judge(place, reading, flaw, list(parts))
+    for tensor in parts.values() if encoded else ():
+        yield from compare_bytes(tensor, place.layer, Code.DSA_BYTES)
+
+
 def _unclaimed(inventory: Inventory, attention: Iterable[str], claimed: Iterable[str]) -> list[TensorRecord]:
     """Return the attention tensors that are stored and not claimed, sorted by name."""
     names = sorted(set(attention).difference(claimed))
     return [inventory.tensors[name] for name in names if name in inventory.tensors]
 
 
-def _block(inventory: Inventory, layer: int, attention: list[str], *, ok: bool) -> Block:
-    names = _block_names(layer)
-    bound = [inventory.tensors[name] for name in names if name in inventory.tensors]
+def _block(inventory: Inventory, found: _Found, attention: list[str], *, ok: bool) -> Block:
+    bound = sum(bool(tensors) for tensors in found.tensors)
+    claimed = found.names.union(_block_names(found.layer))
     return Block(
-        layer=layer,
-        bound=len(bound),
+        layer=found.layer,
+        bound=bound,
         expected=len(BLOCK),
-        bytes=sum(tensor.nbytes for tensor in bound),
-        ok=ok and len(bound) == len(BLOCK),
-        unclaimed=tuple(tensor.name for tensor in _unclaimed(inventory, attention, names)),
+        bytes=sum(tensor.nbytes for tensors in found.tensors for tensor in tensors),
+        ok=ok and bound == len(BLOCK),
+        unclaimed=tuple(tensor.name for tensor in _unclaimed(inventory, attention, claimed)),
     )
 
 

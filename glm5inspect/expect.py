@@ -88,8 +88,14 @@ def compare(
         message = f"{name}: shape {list(tensor.shape)} instead of {list(shape)}"
         told = hint(expected, tensor, geometry)
         yield found(verdicts.shape, message, hint=told, expected=list(shape), actual=list(tensor.shape))
+    yield from compare_bytes(tensor, layer, verdicts.bytes)
+
+
+def compare_bytes(tensor: TensorRecord, layer: int | None, code: Code) -> Iterator[Finding]:
+    """Compare the bytes that a tensor is stored in with those that its dtype and shape need."""
     bits = needed_bits(tensor.dtype, tensor.shape)
     if bits is not None and bits != 8 * tensor.nbytes:
         need = -(-bits // 8)
-        message = f"{name}: {tensor.nbytes:,} bytes stored, {tensor.dtype} {list(tensor.shape)} needs {need:,}"
-        yield found(verdicts.bytes, message, expected=need, actual=tensor.nbytes)
+        message = f"{tensor.name}: {tensor.nbytes:,} bytes stored, {tensor.dtype} {list(tensor.shape)} needs {need:,}"
+        where = partial(Finding, tensor=tensor.name, layer=layer, shard=tensor.shard)
+        yield where(code, message, expected=need, actual=tensor.nbytes)

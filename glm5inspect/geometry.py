@@ -107,11 +107,11 @@ def read_geometry(config: Mapping[str, object]) -> tuple[Geometry | None, list[F
         if type(value) is int and (0 < value < _FIELD_LIMIT or (may_be_zero and value == 0)):
             values[field.name] = value
         else:
-            faults.append(_fault(text, field.name, "0" if may_be_zero else "a positive integer"))
+            faults.append(fault(text, field.name, "0" if may_be_zero else "a positive integer"))
     if values.get("qk_rope_head_dim"):
-        faults.append(_fault(text, "qk_rope_head_dim", "0", "This model has no rope section (NoPE) anywhere."))
+        faults.append(fault(text, "qk_rope_head_dim", "0", "This model has no rope section (NoPE) anywhere."))
     if values.get("index_topk", 0) % values.get("index_kpool", 1):
-        faults.append(_fault(text, "index_topk", f"a multiple of index_kpool ({values['index_kpool']})"))
+        faults.append(fault(text, "index_topk", f"a multiple of index_kpool ({values['index_kpool']})"))
     return (None if faults else Geometry(**values)), faults
 
 
@@ -126,10 +126,42 @@ def read_count(config: Mapping[str, object] | None, field: str) -> tuple[int | N
     value = text.get(field)
     if value is None or (type(value) is int and 0 <= value < _FIELD_LIMIT):
         return value, []
-    return None, [_fault(text, field, "a number of layers")]
+    return None, [fault(text, field, "a number of layers")]
 
 
-def _fault(text: Mapping[str, object], field: str, expected: str, hint: str | None = None) -> Finding:
+def read_number(
+    stated: Mapping[str, object],
+    field: str,
+    values: dict[str, int],
+    name: str | None = None,
+    *,
+    least: int = 1,
+    limit: int | None = None,
+    absent: int | None = None,
+) -> list[Finding]:
+    """Read one size or number into ``values``.
+
+    Args:
+        stated: The part of the config that has the field.
+        field: As spelled there.
+        values: Where the number goes, when it is one.
+        name: What it is called there, ``None`` for the same.
+        least: The least value that is possible.
+        limit: The value that is not believed any more; ``None`` for 2^64.
+        absent: What a missing field means; ``None`` when it must not be missing.
+
+    Returns:
+        A `config-geometry` finding when it is missing or impossible.
+    """
+    value = stated.get(field, absent) if stated.get(field) is not None else absent
+    if type(value) is int and least <= value < (limit or _FIELD_LIMIT):
+        values[name or field] = value
+        return []
+    return [fault(stated, field, f"an integer from {least}" + (f" to {limit - 1:,}" if limit else ""))]
+
+
+def fault(text: Mapping[str, object], field: str, expected: str, hint: str | None = None) -> Finding:
+    """Report a field of the config that is missing or impossible."""
     actual = json.dumps(text[field])[:60] if field in text else None
     message = f"config.json: {field} is {'missing' if actual is None else actual}, not {expected}"
     return Finding(Code.CONFIG_GEOMETRY, message, hint=hint, expected=expected, actual=actual)
@@ -152,7 +184,7 @@ def declared_dsa_layers(config: Mapping[str, object]) -> tuple[set[int] | None, 
             }
             faults += _check_length(types, text)
         else:
-            faults.append(_fault(text, "layer_types", f"a list of at most {MAX_LAYERS:,} layers"))
+            faults.append(fault(text, "layer_types", f"a list of at most {MAX_LAYERS:,} layers"))
     linear = text.get("linear_attn_config")
     full = linear.get("full_attn_layers") if isinstance(linear, dict) else None
     if full is not None:
@@ -160,7 +192,7 @@ def declared_dsa_layers(config: Mapping[str, object]) -> tuple[set[int] | None, 
             stated["linear_attn_config.full_attn_layers"] = set(full)
         else:
             faults.append(
-                _fault({"full_attn_layers": full}, "full_attn_layers", f"a list of layers below {MAX_LAYERS:,}")
+                fault({"full_attn_layers": full}, "full_attn_layers", f"a list of layers below {MAX_LAYERS:,}")
             )
     faults += _compare(stated)
     return (set().union(*stated.values()) if stated else None), faults

@@ -43,6 +43,10 @@ class Source(Protocol):
         """Return a configuration file, or ``None`` when there is none."""
         ...
 
+    def local_path(self, shard: str) -> str | None:
+        """Return where a shard lies on this machine, or ``None`` when it does not."""
+        ...
+
     def inventory(self, needs: Needs | None = None, progress: Progress | None = None) -> Inventory:
         """Take the inventory; with ``needs``, only of the shards that hold these tensors, as far as an index tells."""
         ...
@@ -59,6 +63,7 @@ class Group:
         dtype: As stored.
         shape: In elements.
         tensors: The members, in the order of the inventory.
+        experts: The index after ``experts`` in each member's name, as written; empty where names have none.
     """
 
     pattern: str
@@ -67,6 +72,7 @@ class Group:
     dtype: str
     shape: tuple[int, ...]
     tensors: list[TensorRecord] = field(default_factory=list)
+    experts: list[str] = field(default_factory=list)
 
     @cached_property
     def nbytes(self) -> int:
@@ -168,11 +174,15 @@ def group_tensors(tensors: Iterable[TensorRecord]) -> list[Group]:
             key = (name, None, dtype, shape)
         group = groups.get(key)
         if group is None:
-            pattern, layer, _ = parse_name(name)
+            pattern, layer, number = parse_name(name)
             group = groups[key] = merged.setdefault(
                 (pattern, layer, dtype, shape), Group(pattern, layer, classify(pattern), dtype, shape)
             )
+            if key[1] is None:
+                expert = "" if number is None else str(number)
         group.tensors.append(tensor)
+        if expert:
+            group.experts.append(expert)
     return list(merged.values())
 
 

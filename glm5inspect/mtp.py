@@ -7,15 +7,18 @@ tensors. Nothing about its place is assumed; `num_hidden_layers` and `num_nextn_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from glm5inspect.binding import bind
 from glm5inspect.catalogue import Code
-from glm5inspect.dsa import BLOCK
+from glm5inspect.dsa_block import BLOCK
+from glm5inspect.encodings import SUFFIXES
 from glm5inspect.families import MTP_PREFIXES
 from glm5inspect.geometry import read_count
 from glm5inspect.integrity import placement_of, refusals
-from glm5inspect.layers import groups_by_layer, text_layers
+from glm5inspect.layers import TextLayers, groups_by_layer, text_layers
+from glm5inspect.quantization.declared import declared_tile
 from glm5inspect.report import Fact, Finding, Report, counted, in_order, ranges, some
 from glm5inspect.roles import (
     LAYER_PREFIX,
@@ -25,11 +28,15 @@ from glm5inspect.roles import (
     layer_prefix,
     parse_name,
 )
+from glm5inspect.scope import Scope
+from glm5inspect.summary import EncodingRow, encodings_by_part
+from glm5inspect.understanding import look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from glm5inspect.inventory import Group, Inventory, Progress, Source
+    from glm5inspect.understanding import Understood
 
 _LAYER = layer_prefix("N")
 _LAYERS = LAYER_PREFIX.partition("#")[0]
@@ -69,26 +76,51 @@ class MtpAnswer:
         declared: ``num_nextn_predict_layers``; ``None`` when nothing is declared.
         num_hidden_layers: Number of trunk layers; ``None`` when nothing is declared.
         expected_layers: Where MTP layers belong, as ranges; ``None`` when the config does not tell.
+        encodings: How the modules of these layers are stored, by role; empty when the config does not tell.
+        parameters: Their logical elements, whatever the encoding; ``None`` likewise.
     """
 
     layers: tuple[MtpLayer, ...]
     declared: int | None
     num_hidden_layers: int | None
     expected_layers: str | None
+    encodings: tuple[EncodingRow, ...] = ()
+    parameters: int | None = None
 
 
-def find_mtp(source: Source, *, progress: Progress | None = None) -> Report:
+def find_mtp(
+    source: Source, *, scope: Scope = Scope.AUTO, dialect: str | None = None, progress: Progress | None = None
+) -> Report:
     """Locate the MTP layer and check that it is whole and where the config puts it.
 
     With an index, only the shards that hold the layer are opened, and the one with expert 0 of the last trunk layer
     that has experts. An absence is only reported after a look at all of them.
     """
     config = source.config()
-    inventory = source.inventory(needed_names, progress)
-    report = check(inventory, config)
+    inventory, seen = look(source, needed_names, scope, dialect, progress)
+    report = _answer(inventory, seen, config)
     if inventory.partial and any(finding.code in _ABSENCES for finding in report.findings):
-        report = check(source.inventory(progress=progress), config)
+        report = _answer(*look(source, None, scope, dialect, progress), config)
     return report
+
+
+def _answer(inventory: Inventory, seen: Understood, config: Mapping[str, object] | None) -> Report:
+    """Look through the names of another writer, if they are that, and check the layer."""
+    if seen.foreign:
+        answer = MtpAnswer((), None, None, None, (), None)
+        findings = in_order([*seen.findings, *refusals(inventory)])
+        return Report(
+            command="find-mtp", source=inventory.info, answer=answer, findings=findings, complete=inventory.complete
+        )
+    report = check(seen.inventory, config)
+    assert isinstance(report.answer, MtpAnswer)  # noqa: S101 - made there
+    answer = report.answer
+    if seen.model and seen.model.mtp:
+        own = [row for row in seen.model.spoken.expected if row.layer in seen.model.mtp]
+        binding = bind(inventory, own, declared_tile(config or {}))
+        rows = tuple(encodings_by_part(binding, by_role=True))
+        answer = replace(answer, encodings=rows, parameters=sum(row.parameters for row in rows))
+    return replace(report, answer=answer, findings=in_order([*seen.findings, *report.findings]))
 
 
 _ABSENCES = frozenset({Code.MTP_MISSING, Code.MTP_ABSENT, Code.MTP_INCOMPLETE, Code.MTP_COUNT})
@@ -116,31 +148,16 @@ def needed_names(names: Iterable[str]) -> set[str]:
 
 def check(inventory: Inventory, config: Mapping[str, object] | None) -> Report:
     """Check the MTP layers of an inventory; see `find_mtp`."""
-    trunk, faults = read_count(config, "num_hidden_layers")
-    declared, more_faults = read_count(config, "num_nextn_predict_layers")
     layers = text_layers(inventory.known_groups)
-    findings = [*faults, *more_faults]
-    foreign = sorted(
-        tensor.name
-        for group in inventory.known_groups
-        if group.pattern.startswith(MTP_PREFIXES)
-        for tensor in group.tensors
-    )
-    if foreign:
-        message = f"{foreign[0]}: named by another convention, {counted(len(foreign), 'tensor')} in all"
-        findings.append(Finding(Code.MTP_FOREIGN_PREFIX, message, tensor=foreign[0], count=len(foreign)))
     by_layer = groups_by_layer(inventory.known_groups)
     found = sorted(layers.mtp)
-    if found:
+    findings = check_place(inventory, config)
+    if found and inventory.absence_is_known:
         trunk_has = _trunk(by_layer, layers.trunk)
-        findings += _check_declaration(layers.mtp, trunk, declared)
         for layer in found:
-            if inventory.absence_is_known:
-                findings += _check_whole(layer, by_layer[layer], trunk_has)
-            findings += _check_encoding(layer, by_layer[layer], trunk_has)
-    elif not foreign and inventory.absence_is_known:
-        findings.append(_nothing_found(declared))
+            findings += _check_whole(layer, by_layer[layer], trunk_has)
     names = needed_names(inventory.all_names)
+    trunk, declared = (read_count(config, field)[0] for field in _FIELDS)
     return Report(
         command="find-mtp",
         source=inventory.info,
@@ -153,6 +170,31 @@ def check(inventory: Inventory, config: Mapping[str, object] | None) -> Report:
         findings=in_order([*findings, *refusals(inventory), *placement_of(inventory, names)]),
         complete=inventory.complete,
     )
+
+
+_FIELDS = ("num_hidden_layers", "num_nextn_predict_layers")
+
+
+def check_place(inventory: Inventory, config: Mapping[str, object] | None) -> list[Finding]:
+    """Hold number and place of the MTP layers to the config, and their dtypes to the trunk's."""
+    (trunk, faults), (declared, more_faults) = (read_count(config, field) for field in _FIELDS)
+    layers = text_layers(inventory.known_groups)
+    findings = [*faults, *more_faults]
+    foreign = sorted(
+        tensor.name
+        for group in inventory.known_groups
+        if group.pattern.startswith(MTP_PREFIXES)
+        for tensor in group.tensors
+    )
+    if foreign:
+        message = f"{foreign[0]}: named by another convention, {counted(len(foreign), 'tensor')} in all"
+        findings.append(Finding(Code.MTP_FOREIGN_PREFIX, message, tensor=foreign[0], count=len(foreign)))
+    if layers.mtp:
+        findings += _check_declaration(layers.mtp, trunk, declared)
+        findings += _check_encodings(groups_by_layer(inventory.known_groups), layers)
+    elif not foreign and inventory.absence_is_known:
+        findings.append(_nothing_found(declared))
+    return findings
 
 
 def _nothing_found(declared: int | None) -> Finding:
@@ -193,31 +235,23 @@ class _Trunk(NamedTuple):
     """What the trunk's MoE layers have, and an MTP layer must have too.
 
     Attributes:
-        router: Router tensors, relative to the layer; at least the weight.
+        router: Router tensors, relative to the layer; at least the weight, and nothing of how it is encoded.
         experts: Expert and projection of every routed expert.
-        last: The last layer with routed experts; ``None`` when there is none.
-        dtypes: How expert 0 of that layer is stored; an empty one for what nobody has seen.
     """
 
     router: set[str]
     experts: set[tuple[str, str]]
-    last: int | None
-    dtypes: set[str]
 
 
 def _trunk(by_layer: Mapping[int, list[Group]], trunk: set[int]) -> _Trunk:
     """Look at the trunk once, however many MTP layers there are."""
     router = {"mlp.gate.weight"}
     experts: set[tuple[str, str]] = set()
-    last: int | None = None
     for layer in sorted(trunk):
-        router.update(g.pattern.removeprefix(_LAYER) for g in by_layer[layer] if g.pattern.startswith(_ROUTER))
-        if own := _experts(by_layer[layer]):
-            experts.update(own)
-            last = layer
-    groups = [group for group in by_layer.get(-1 if last is None else last, ()) if group.pattern.startswith(_EXPERTS)]
-    first = {g.dtype for g in groups if any(".mlp.experts.0." in tensor.name for tensor in g.tensors)}
-    return _Trunk(router, experts, last, first)
+        own = (g.pattern.removeprefix(_LAYER) for g in by_layer[layer] if g.pattern.startswith(_ROUTER))
+        router.update(name for name in own if name.rpartition(".")[2] not in SUFFIXES)
+        experts.update(_experts(by_layer[layer]))
+    return _Trunk(router, experts)
 
 
 def _experts(groups: Iterable[Group]) -> dict[tuple[str, str], set[str]]:
@@ -236,12 +270,10 @@ def _check_whole(layer: int, groups: list[Group], trunk: _Trunk) -> Iterator[Fin
     """Report which parts of the layer are missing: head, DSA block, router, experts; one finding a part."""
     prefix = layer_prefix(layer)
     names = {tensor.name.removeprefix(prefix) for group in groups for tensor in group.tensors}
-    # A module may be stored in several tensors, and not necessarily as `weight`, when it is quantized.
-    modules = {module for module, _, leaf in (name.rpartition(".") for name in names) if leaf in _PAYLOADS}
     parts = {
-        "head tensor": [name for name in MTP_ONLY_NAMES if name not in names],
-        "tensor": [r.name for r in BLOCK if r.name not in names and r.name.removesuffix(".weight") not in modules],
-        "router tensor": sorted(trunk.router - names),
+        "head tensor": _lacking(MTP_ONLY_NAMES, names),
+        "tensor": _lacking((row.name for row in BLOCK), names),
+        "router tensor": _lacking(sorted(trunk.router), names),
         "expert tensor": _missing_experts(groups, trunk),
     }
     for part, missing in parts.items():
@@ -253,6 +285,15 @@ def _check_whole(layer: int, groups: list[Group], trunk: _Trunk) -> Iterator[Fin
             only = prefix + missing[0] if len(missing) == 1 else None
             expected: Fact = list(missing[:16])
             yield Finding(Code.MTP_INCOMPLETE, message, tensor=only, layer=layer, expected=expected, count=len(missing))
+
+
+def _lacking(wanted: Iterable[str], names: set[str]) -> list[str]:
+    """Return what is not among the names: a module may be stored otherwise than as `weight` when it is quantized."""
+    return [
+        name
+        for name in wanted
+        if name not in names and not any(f"{name.removesuffix('.weight')}.{leaf}" in names for leaf in _PAYLOADS)
+    ]
 
 
 def _missing_experts(groups: list[Group], trunk: _Trunk) -> list[str]:
@@ -268,17 +309,23 @@ def _missing_experts(groups: list[Group], trunk: _Trunk) -> list[str]:
     return [f"mlp.experts.{expert}.{projection}.{payload}" for expert, projection in lacking]
 
 
-def _check_encoding(layer: int, groups: list[Group], trunk: _Trunk) -> Iterator[Finding]:
-    """Compare the dtypes of the layer's experts with those of expert 0 of the last trunk layer that has experts."""
-    dtypes = {group.dtype for group in groups if group.pattern.startswith(_EXPERTS)}
-    all_seen = "" not in dtypes | trunk.dtypes
-    if dtypes and trunk.dtypes and dtypes != trunk.dtypes and all_seen:
-        here, there = sorted(dtypes), sorted(trunk.dtypes)
-        message = (
-            f"the experts of layer {layer} are stored as {', '.join(here)},"
-            f" those of layer {trunk.last} as {', '.join(there)}"
-        )
-        yield Finding(Code.MTP_ENCODING, message, layer=layer, expected=list(there), actual=list(here))
+def _check_encodings(by_layer: Mapping[int, list[Group]], layers: TextLayers) -> Iterator[Finding]:
+    """Compare the dtypes of MTP experts with those of expert 0 of the last trunk layer that has experts."""
+    experts = {
+        layer: [group for group in by_layer[layer] if group.pattern.startswith(_EXPERTS)] for layer in layers.text
+    }
+    last = max((layer for layer in layers.trunk if experts[layer]), default=None)
+    if last is None:
+        return
+    there = sorted({group.dtype for group in experts[last] if "0" in group.experts})
+    for layer in sorted(layers.mtp):
+        here = sorted({group.dtype for group in experts[layer]})
+        if here and there and here != there and "" not in (*here, *there):  # all of them were seen
+            message = (
+                f"the experts of layer {layer} are stored as {', '.join(here)},"
+                f" those of layer {last} as {', '.join(there)}"
+            )
+            yield Finding(Code.MTP_ENCODING, message, layer=layer, expected=list(there), actual=list(here))
 
 
 def _describe(inventory: Inventory, layer: int, groups: list[Group]) -> MtpLayer:

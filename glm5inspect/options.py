@@ -16,6 +16,7 @@ from glm5inspect.catalogue import BY_SLUG, Code, Severity
 from glm5inspect.errors import Glm5InspectError, UsageError
 from glm5inspect.render import Format, View, render
 from glm5inspect.report import Policy, Report, SourceInfo, Waiver, printable
+from glm5inspect.scope import CHECKS, DIALECT_NAMES, Scope
 from glm5inspect.sources.address import DEFAULT_JOBS, DEFAULT_TIMEOUT, HubOptions
 from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
 from glm5inspect.streams import complain, write_out
@@ -109,6 +110,13 @@ SubfolderOption = Annotated[
     typer.Option("--subfolder", metavar="PATH", callback=refuse_empty_folder, help="Where the model is below SOURCE."),
 ]
 
+
+def _check_number(value: float) -> float:
+    if value != value:  # noqa: PLR0124 - NaN, which is between no bounds and passes them all
+        raise typer.BadParameter("is not a number")
+    return value
+
+
 RevisionOption = Annotated[
     str | None,
     typer.Option("--revision", metavar="REV", callback=check_label, help="Branch, tag or commit of a repository."),
@@ -119,7 +127,15 @@ TokenOption = Annotated[
 ]
 JobsOption = Annotated[int, typer.Option("--jobs", metavar="N", min=1, max=64, help="Requests at once.")]
 TimeoutOption = Annotated[
-    float, typer.Option("--timeout", metavar="SECONDS", min=0.1, max=3600, help="Silence after which one has failed.")
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        max=3600,
+        callback=_check_number,
+        help="Silence after which a request has failed.",
+    ),
 ]
 CacheDirOption = Annotated[
     str | None,
@@ -132,6 +148,28 @@ CacheDirOption = Annotated[
 ]
 NoCacheOption = Annotated[bool, typer.Option("--no-cache", help="Neither use nor keep headers from the Hub.")]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use only what is cached.")]
+
+
+class Part(StrEnum):
+    """A part of the model that may be required."""
+
+    MTP = "mtp"
+    VISION = "vision"
+
+
+def _check_dialect(value: str | None) -> str | None:
+    if value is not None and value not in DIALECT_NAMES:
+        raise typer.BadParameter(f"{printable(value)!r} is none of {', '.join(DIALECT_NAMES)}")
+    return value
+
+
+DialectOption = Annotated[
+    str | None,
+    typer.Option("--dialect", metavar="NAME", callback=_check_dialect, help="Accept modules named as NAME does it."),
+]
+ScopeOption = Annotated[
+    Scope, typer.Option("--scope", help="What is accepted: any known encoding, or the reference's.")
+]
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the report.")]
 OutputOption = Annotated[
@@ -173,8 +211,8 @@ def common_options(
         slug, colon, glob = text.partition(":")
         if colon and not glob:
             raise typer.BadParameter(f"{printable(text)} has an empty GLOB; leave the colon out", param_hint="--ignore")
-        waivers.append(Waiver(find_code(slug, "--ignore"), glob or None))
-    chosen = frozenset(find_code(slug, "--select") for slug in select or ())
+        waivers.append(Waiver(_code_or_check(slug, "--ignore"), glob or None))
+    chosen = frozenset(_code_or_check(slug, "--select") for slug in select or ())
     return Run(fmt, output, Policy(chosen, tuple(waivers), fail), quiet)
 
 
@@ -219,6 +257,11 @@ def source_options(
         token=token, jobs=jobs, timeout=timeout, cache_dir=cache_dir, use_cache=not no_cache, offline=offline
     )
     return Sources(revision, options)
+
+
+def _code_or_check(slug: str, option: str) -> Code | str:
+    """Return what --select and --ignore name: the name of a check of `verify`, or a finding code."""
+    return slug if slug in CHECKS else find_code(slug, option)
 
 
 def find_code(slug: str, option: str) -> Code:

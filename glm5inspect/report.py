@@ -34,6 +34,7 @@ class Finding:
         expected: What should be there, ``None`` when nothing should.
         actual: What is there, ``None`` when nothing is.
         count: How many tensors (or layers, or shards) it speaks of.
+        check: The check of a verification that found it, ``None`` elsewhere; policies may name it like a code.
     """
 
     code: Code
@@ -46,6 +47,7 @@ class Finding:
     expected: Fact = None
     actual: Fact = None
     count: int = 1
+    check: str | None = None
 
     @property
     def severity(self) -> Severity:
@@ -82,14 +84,16 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """One ``--ignore CODE[:GLOB]``; without a glob every finding of the code is waived."""
+    """One ``--ignore CODE[:GLOB]``, or the name of a check instead of a code; without a glob all of it is waived."""
 
-    code: Code
+    code: Code | str
     glob: str | None = None
 
     def covers(self, finding: Finding) -> bool:
         """Tell whether a finding is waived; a glob is matched against the tensor name."""
-        return finding.code is self.code and (self.glob is None or fnmatchcase(finding.tensor or "", self.glob))
+        return self.code in (finding.code, finding.check) and (
+            self.glob is None or fnmatchcase(finding.tensor or "", self.glob)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +101,12 @@ class Policy:
     """What the caller wants to hear of, and what makes the answer *no*.
 
     Attributes:
-        select: Only these codes count; empty means all.
+        select: Only these codes, and findings of these checks, count; empty means all.
         waivers: Findings that were looked at and accepted; they are counted, not listed.
         fail_on: The least severity that fails, ``None`` for never.
     """
 
-    select: frozenset[Code] = frozenset()
+    select: frozenset[Code | str] = frozenset()
     waivers: tuple[Waiver, ...] = ()
     fail_on: Severity | None = Severity.ERROR
 
@@ -140,7 +144,7 @@ class Report:
 
     def judged(self, policy: Policy) -> Report:
         """Return the report with the caller's policy applied."""
-        chosen = [f for f in self.findings if not policy.select or f.code in policy.select]
+        chosen = [f for f in self.findings if not policy.select or {f.code, f.check} & policy.select]
         kept = [f for f in chosen if not any(waiver.covers(f) for waiver in policy.waivers)]
         failed = policy.fail_on is not None and any(f.severity >= policy.fail_on for f in kept)
         return replace(self, findings=tuple(kept), waived=len(chosen) - len(kept), failed=failed)

@@ -167,11 +167,16 @@ def layer_prefix(layer: int | str) -> str:
     return LAYER_PREFIX.replace("#", str(layer))
 
 
+def is_cache_scale(pattern: str) -> bool:
+    """Tell whether a name is that of a scale of the KV cache: beside an attention module, or inside it."""
+    return ".self_attn." in pattern and pattern.endswith((".k_scale", ".v_scale"))
+
+
 def mixer_of(pattern: str, role: TensorRole | None) -> str | None:
     """Return ``"KDA"`` or ``"DSA"`` when a tensor of this name and role occurs in that mixer only, else ``None``."""
     if role in _KDA_ROLES:
         return "KDA"
-    if role in _DSA_ROLES and not pattern.endswith(".self_attn.o_proj.weight"):
+    if role in _DSA_ROLES and ".self_attn.o_proj." not in pattern and not is_cache_scale(pattern):
         return "DSA"
     return None
 

@@ -97,6 +97,10 @@ class Snapshot:
         """Return a recorded configuration file, or ``None`` when there is none."""
         return self.configs.get(CONFIG_KEYS[name])
 
+    def local_path(self, shard: str) -> str | None:  # noqa: ARG002 - no shard is recorded
+        """Return ``None``: a snapshot has no shards."""
+        return None
+
     def inventory(self, needs: Needs | None = None, progress: Progress | None = None) -> Inventory:  # noqa: ARG002 - nothing is read
         """Expand the rows into an inventory; nothing is read, so nothing is left out."""
         tensors = {}

@@ -29,6 +29,7 @@ from glm5inspect.census import Census, take_census
 from glm5inspect.layers import LayerRow
 from glm5inspect.report import Policy, Report
 from glm5inspect.resolve import open_source
+from glm5inspect.scope import Scope
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +38,9 @@ DIGEST = "e833a4dd6b1be69ae8392d5b55f57d0e8e788d440dc2434d3e697efc2ff55007"
 DSA_LAYERS = [3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43]
 
 
-def census(folder: Path) -> Report:
+def census(folder: Path, scope: Scope = Scope.AUTO) -> Report:
     """Take the census of a folder."""
-    return take_census(open_source(str(folder)))
+    return take_census(open_source(str(folder)), scope=scope)
 
 
 def answer(report: Report) -> Census:
@@ -215,14 +216,18 @@ def test_layers_beyond_the_declared_number(tmp_path: Path, layers: int, beyond: 
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
-    [(TINY_CONFIG, "text layers 0-4 are missing; there are none"), (None, "there is no text layer at all")],
-    ids=["config", "no config"],
+    ("config", "code", "message"),
+    [
+        (TINY_CONFIG, "layer-gap", "text layers 0-4 are missing; there are none"),
+        (declaring(num_hidden_layers=None), "layer-gap", "there is no text layer at all"),
+        (None, "foreign-architecture", "no config.json, and none of 5 names is one of this architecture"),
+    ],
+    ids=["config", "no number", "no config"],
 )
-def test_no_text_layer_at_all(tmp_path: Path, config: dict[str, Any] | None, message: str) -> None:
-    """A tree of embedding, head and vision only is not a model."""
+def test_no_text_layer_at_all(tmp_path: Path, config: dict[str, Any] | None, code: str, message: str) -> None:
+    """A tree of embedding, head and vision only is not a model, and without a config nobody knows whose it is."""
     report = census(write_checkpoint(tmp_path, without_layers(0, 1, 2, 3, 4, 5), config=config))
-    assert [(f.code.value, f.message) for f in report.findings] == [("layer-gap", message)]
+    assert [(f.code.value, f.message) for f in report.findings] == [(code, message)]
 
 
 @pytest.mark.parametrize("config", [TINY_CONFIG, None], ids=["config", "no config"])
@@ -268,13 +273,25 @@ def test_tree_of_the_mtp_layer_only_is_a_draft(tmp_path: Path, index: bool) -> N
 )
 def test_unknown_name_is_refused_with_what_it_looks_like(tmp_path: Path, name: str, hint: str | None) -> None:
     """A name that no rule teaches is an error of its own, listed, and in no role."""
-    report = census(write_checkpoint(tmp_path, {**tiny(), name: Kind("BF16", (2,))}, shards=1))
+    report = census(write_checkpoint(tmp_path, {**tiny(), name: Kind("BF16", (2,))}, shards=1), Scope.REFERENCE)
     assert [(f.code.value, f.tensor, f.shard) for f in report.findings] == [("unknown-tensor", name, shard_name(1, 1))]
     assert not report.judged(Policy()).ok
     assert (hint is None) == (report.findings[0].hint is None)
     assert (hint or "") in (report.findings[0].hint or "")
     assert answer(report).unknown == (name,)
     assert answer(report).tensors == 1 + sum(tally.tensors for tally in answer(report).by_role.values())
+
+
+@pytest.mark.parametrize("suffix", ["weight_scale_inv", "weight_packed", "qweight", "trellis", "svh", "biases", "mcg"])
+def test_a_companion_has_the_role_of_its_weight(tmp_path: Path, suffix: str) -> None:
+    """Whatever the encoding, beyond the scope of the reference; beside a weight without encodings it stays unknown."""
+    extra = {f"{TEXT}layers.3.self_attn.q_a_proj.{suffix}": Kind("BF16", (2,))}
+    folder = write_checkpoint(tmp_path / "companion", tiny() | extra)
+    assert codes(census(folder)) == []
+    assert answer(census(folder)).by_role["MlaProjection"].tensors == 15
+    assert codes(census(folder, Scope.REFERENCE)) == ["unknown-tensor"]
+    odd = {f"{TEXT}layers.3.self_attn.wat.{suffix}": Kind("BF16", (2,))}
+    assert codes(census(write_checkpoint(tmp_path / "odd", tiny() | odd))) == ["unknown-tensor"]
 
 
 @pytest.mark.parametrize(

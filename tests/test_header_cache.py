@@ -181,15 +181,16 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, place: str) -> None:
 
 
 def test_an_entry_that_cannot_be_written(tmp_path: Path) -> None:
-    """When there is no way to put an entry in its place, nothing unfinished is left beside it."""
+    """When somebody's folder has the place of an entry, that entry alone is not kept, and nothing is left beside it."""
     notes: list[str] = []
     cache = HeaderCache(tmp_path, notes.append)
     path = entry(cache)
     path.unlink()
     (path / "something").mkdir(parents=True)
     cache.put(CONTENT, *KEY)
-    assert notes == [f"{tmp_path}: the header cache cannot be written (Is a directory); going on without it"]
     assert list(path.parent.iterdir()) == [path]
+    cache.put(CONTENT, KEY[0], "another key")
+    assert (notes, cache.get(KEY[0], "another key")) == ([], CONTENT)
 
 
 def test_told_once_by_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

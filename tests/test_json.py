@@ -29,14 +29,14 @@ SOURCE = {"kind", "name", "repo", "revision", "commit"}
 FINDING = {"code", "severity", "message", "hint", "tensor", "layer", "shard", "expected", "actual", "count"}
 CENSUS = {
     *("tensors", "bytes", "elements", "shards", "patterns", "layers", "by_role", "by_dtype", "unknown", "mtp_layers"),
-    *("index", "digest", "pattern_table", "layer_table"),
+    *("index", "digest", "pattern_table", "layer_table", "encodings", "parameters"),
 }
 KEYS = {
     "census": CENSUS,
     "show": {"tensors"},
     "classify": {"results"},
     "verify-dsa": {"geometry", "blocks"},
-    "find-mtp": {"layers", "declared", "num_hidden_layers", "expected_layers"},
+    "find-mtp": {"layers", "declared", "num_hidden_layers", "expected_layers", "encodings", "parameters"},
     "record": {"repo", "revision", "recorded", "provenance", "tensors", "bytes", "rows"},
     "explain": {"entries"},
 }
@@ -175,6 +175,8 @@ def test_census(checkpoint: Path) -> None:
         "mtp_layers": [5],
         "index": {"present": True, "total_size": 516856, "entries": 271},
         "digest": DIGEST,
+        "encodings": [],
+        "parameters": None,
     }
 
 
@@ -221,7 +223,8 @@ def test_find_mtp(checkpoint: Path) -> None:
     """The layer, its four names, its roles and its shards, beside what the config declares."""
     found = answer("find-mtp", checkpoint)
     (layer,) = found.pop("layers")
-    assert found == {"declared": 1, "num_hidden_layers": 5, "expected_layers": "5"}
+    unknown: dict[str, object] = {"encodings": [], "parameters": None}
+    assert found == {"declared": 1, "num_hidden_layers": 5, "expected_layers": "5", **unknown}
     roles = layer.pop("dtypes_by_role")
     assert roles["MoeExpert"] == {"F32": 12, "F8_E4M3": 12, "U8": 12}
     names = dict.fromkeys(MTP_NAMES, True)

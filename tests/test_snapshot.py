@@ -38,10 +38,18 @@ INFO = SourceInfo("snapshot", "typed", "resolved")
 NOBODY = {"repo": None, "revision": None, "recorded": None, "provenance": None}
 
 BUNDLED = {
+    "exl3-4bpw": (150_226, 175_622_979_576, 120),
+    "glm-5.3-not-flash": (118_629, 755_617_140_416, None),
+    "libertai-w4a4": (150_226, 194_644_952_184, 121),
+    "mlx-4bit": (2_998, 177_548_583_160, None),
+    "mtp-extract": (891, 17_402_739_328, None),
     "nvidia-nvfp4": (147_661, 204_418_524_996, 33),
     "official-bf16": (38_770, 642_646_653_816, 120),
     "official-fp8": (76_108, 328_326_771_576, 62),
+    "reap50-fp8": (38_060, 168_543_740_536, 62),
     "reference": (113_074, 194_644_803_576, 120),
+    "transformers-saved": (1_609, 627_781_468_408, None),
+    "w4a16-packed": (111_346, 190_794_864_504, None),
 }
 DIGESTS = {
     "reference": "e833a4dd6b1be69ae8392d5b55f57d0e8e788d440dc2434d3e697efc2ff55007",

@@ -26,7 +26,7 @@ from glm5inspect.listing import show
 from glm5inspect.mtp import find_mtp
 from glm5inspect.recording import record
 from glm5inspect.render import Format, View, progress, render
-from glm5inspect.render.table import size
+from glm5inspect.render.console import size
 from glm5inspect.report import Finding, Policy, Report, SourceInfo, Waiver
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ DenseFfn Embedding FinalNorm HyperConnection Indexer IndexerNorm KdaConv KdaDeca
 MlaNorm MlaProjection MoeExpert MoeRouter MoeShared MtpNorm MtpProjection Vision
 """
 NUMBERS = "111,456 347 1,327 194,644,803,576 184,974,634,110 113,074 2,617"
-UNCHECKED = "not checked: complete shapes and modules"
+UNCHECKED = "not checked: complete shapes and modules (verify does)"
 CONTROL = re.compile(r"[^\n\x20-\x7e\u00a1-\U0010ffff]|[\u200b-\u200f\u202a-\u202e\ud800-\udfff]")
 
 
@@ -86,10 +86,10 @@ def on_terminal(report: Report, columns: int) -> str:
 
 
 def small(folder: Path) -> Path:
-    """Write three tensors: one with a role, two without."""
+    """Write three tensors, one with a role and two without, and a config that says whose they are."""
     names = {"lm_head.weight": (96, 64), "[/x]": (2,), "a[red]b": (2,)}
     tensors = {name: Kind("BF16", shape) for name, shape in names.items()}
-    return write_checkpoint(folder, tensors, config=None, shards=1, index=False)
+    return write_checkpoint(folder, tensors, config={"model_type": "glm5_next"}, shards=1, index=False)
 
 
 def test_census_word_for_word(tmp_path: Path) -> None:
@@ -193,7 +193,9 @@ def test_find_mtp(checkpoint: Path, tmp_path: Path) -> None:
     assert "model-00003-of-00003.safetensors\n" in text
     assert " MoeExpert            36   F32 12, F8_E4M3 12, U8 12\n" in text
     assert text.endswith("\nOK: MTP layer 5 found; 0 errors, 0 warnings, 0 notes\n")
-    bare = write_checkpoint(tmp_path / "bare", {f"{TEXT}layers.5.enorm.weight": Kind("BF16", (64,))}, config=None)
+    names = {f"{TEXT}layers.5.enorm.weight": (64,), f"{TEXT}layers.0.hc_attn_scale": (3,)}
+    tensors = {name: Kind("BF16", shape) for name, shape in names.items()}
+    bare = write_checkpoint(tmp_path / "bare", tensors, config=None)
     text = text_of(find_mtp(open_source(str(bare))))
     assert "config.json says: nothing of MTP layers\n" in text
     assert "eh_proj.weight MISSING, enorm.weight present, hnorm.weight MISSING" in text

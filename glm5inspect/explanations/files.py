@@ -1,26 +1,10 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""What each finding means, how it usually comes about, and what to do: for `explain` and for the README."""
+"""Findings about names, headers, files, the index, DSA blocks and the MTP layer."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from glm5inspect.catalogue import Code
-
-
-class Explanation(NamedTuple):
-    """Three texts about one code.
-
-    Attributes:
-        meaning: What the finding says about the checkpoint.
-        cause: How checkpoints usually come to have it.
-        remedy: What to do about it.
-    """
-
-    meaning: str
-    cause: str
-    remedy: str
-
+from glm5inspect.explanations.explanation import Explanation
 
 EXPLANATIONS = {
     Code.UNKNOWN_TENSOR: Explanation(
@@ -351,4 +335,3 @@ EXPLANATIONS = {
         "Put `*` in front of a suffix, or run `show` without a glob.",
     ),
 }
-"""The explanation of every code."""
