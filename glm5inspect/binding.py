@@ -96,6 +96,12 @@ class _Stored:
         self.claimed.add((layer, pattern))
         return groups
 
+    def believe(self, reading: Reading) -> Reading:
+        """Return a reading without tensors that it misses, where these may be in what nobody could look at."""
+        if self.absence_is_known:
+            return reading
+        return reading._replace(flaws=tuple(flaw for flaw in reading.flaws if flaw.kind != "missing"))
+
     def module(self, layer: int | None, path: str) -> dict[str, list[Group]]:
         """Return the groups of a module's tensors, by suffix, and claim them."""
         whole = {suffix: found for suffix in SUFFIXES if (found := self.take(layer, f"{path}.{suffix}"))}
@@ -172,7 +178,7 @@ def _bind_module(stored: _Stored, row: Expected, binding: Binding, tile: tuple[i
         shape, reading = _router(parts, shape, reading, tile)
         binding.experts.setdefault(row.layer, {})[_ROUTER_ROWS[row.row.name]] = shape[0]
     nbytes = sum(group.nbytes for groups in found.values() for group in groups)
-    _add(row._replace(shape=shape), None, parts, reading, nbytes, binding)
+    _add(row._replace(shape=shape), None, parts, stored.believe(reading), nbytes, binding)
 
 
 def _router(
@@ -206,7 +212,7 @@ def _bind_experts(
     for row, kinds in alike:
         for experts, parts, nbytes in kinds:
             if all(part.dtype for part in parts.values()):
-                _add(row, experts, parts, read_module(parts, row.shape, tile), nbytes, binding)
+                _add(row, experts, parts, stored.believe(read_module(parts, row.shape, tile)), nbytes, binding)
         lacking = present.difference(*(experts for experts, _, _ in kinds))
         if lacking and stored.absence_is_known:
             _report_missing(stored, row, binding, sorted(lacking))

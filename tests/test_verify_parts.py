@@ -185,8 +185,8 @@ def test_other_summaries_in_words(name: str, lines: list[str]) -> None:
 
 
 def test_nothing_known_is_alike(tmp_path: Path) -> None:
-    """Then no inventory is named, and a snapshot of no shard has no largest one."""
+    """Then no inventory is named; the size of a shard is that of its file, header and all."""
     strange = write_header(tmp_path / "x.safetensors", {"x": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})
     shown = CliRunner().invoke(app, ["verify", str(strange)], catch_exceptions=False).stdout
     assert "fingerprint: " not in shown
-    assert f"largest shard: {strange.name}, 1 B\n" in shown
+    assert f"largest shard: {strange.name}, 65 B\n" in shown
