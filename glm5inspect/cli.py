@@ -16,7 +16,6 @@ from glm5inspect.options import (
     CacheDirOption,
     DialectOption,
     Exit,
-    Part,
     Run,
     ScopeOption,
     SourceArgument,
@@ -25,6 +24,7 @@ from glm5inspect.options import (
     VersionOption,
     check_label,
     check_output,
+    check_parts,
     command,
     find_code,
     refuse_empty_source,
@@ -200,7 +200,13 @@ def verify(
     source: SourceArgument,
     subfolder: SubfolderOption = None,
     require: Annotated[
-        list[Part] | None, typer.Option("--require", help="A part that must be there, whatever the config; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--require",
+            metavar="PART[,PART]",
+            callback=check_parts,
+            help="What must be there: mtp, vision; repeatable.",
+        ),
     ] = None,
     dialect: DialectOption = None,
     scope: ScopeOption = Scope.AUTO,
@@ -214,8 +220,7 @@ def verify(
 
     with ShardProgress(sys.stderr) as progress:
         opened = sources.open(source, progress, subfolder=subfolder)
-        parts = [part.value for part in require or ()]
-        report = run_checks(opened, dialect=dialect, require=parts, scope=scope, progress=progress)
+        report = run_checks(opened, dialect=dialect, require=require or (), scope=scope, progress=progress)
     run.finish(report)
 
 

@@ -180,6 +180,10 @@ DIALECTS: tuple[Dialect, ...] = (
     ),
     _mlx("vision_model."),
     _mlx("vision_tower."),
+    *(
+        Dialect("vision-tower", "exporters that move the vision tower", prefixes=((VISION, prefix),))
+        for prefix in ("vision_tower.", "model.vision_tower.")
+    ),
 )
 """Every dialect; of several that know equally many of the names, the first counts."""
 

@@ -114,8 +114,8 @@ _FLOATS = ("BF16", "F16", "F32")
 _BYTE_SCALES = ("U8", "F8_E8M0")
 _WORD = 32  # bits of the integers that packed values are kept in
 _PACKED_BITS = (4, 8, 2, 3, 5, 6)
-_TILES = ((128, 128), (1, 128), (1, 32), (64, 64), (1, 64))
-"""Block sizes that are known to be in use, where no config declares one."""
+_TILES = ((128, 128), *((rows, columns) for rows in (1, 16, 32, 64, 128, 256) for columns in (16, 32, 64, 128, 256)))
+"""Block sizes that are tried where no config declares one; the first is that of the release."""
 
 
 def _ceil(number: int, by: int) -> int:

@@ -16,7 +16,7 @@ from glm5inspect.catalogue import BY_SLUG, Code, Severity
 from glm5inspect.errors import Glm5InspectError, UsageError
 from glm5inspect.render import Format, View, render
 from glm5inspect.report import Policy, Report, SourceInfo, Waiver, printable
-from glm5inspect.scope import CHECKS, DIALECT_NAMES, Scope
+from glm5inspect.scope import CHECKS, DIALECT_NAMES, REQUIRED_PARTS, Scope
 from glm5inspect.sources.address import DEFAULT_JOBS, DEFAULT_TIMEOUT, HubOptions
 from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
 from glm5inspect.streams import complain, write_out
@@ -150,11 +150,12 @@ NoCacheOption = Annotated[bool, typer.Option("--no-cache", help="Neither use nor
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use only what is cached.")]
 
 
-class Part(StrEnum):
-    """A part of the model that may be required."""
-
-    MTP = "mtp"
-    VISION = "vision"
+def check_parts(value: list[str] | None) -> list[str]:
+    """Take ``mtp,vision`` apart, and refuse what is no part that can be required."""
+    parts = [part.strip() for text in value or () for part in text.split(",")]
+    if strange := [part for part in parts if part not in REQUIRED_PARTS]:
+        raise typer.BadParameter(f"{printable(strange[0])!r} is none of {', '.join(REQUIRED_PARTS)}")
+    return parts
 
 
 def _check_dialect(value: str | None) -> str | None:

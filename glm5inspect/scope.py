@@ -17,7 +17,7 @@ class Scope(StrEnum):
     REFERENCE = "reference"
 
 
-DIALECT_NAMES = ("released", "flat-text", "transformers", "msmodelslim", "mlx")
+DIALECT_NAMES = ("released", "flat-text", "transformers", "msmodelslim", "mlx", "vision-tower")
 """The ways to name modules that `glm5inspect.dialects` knows."""
 
 CHECKS = (
@@ -39,3 +39,6 @@ CHECKS = (
     "fingerprint",
 )
 """Every check of a verification, in the order of its report."""
+
+REQUIRED_PARTS = ("mtp", "vision")
+"""What ``--require`` may ask for."""

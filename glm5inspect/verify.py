@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 MODULE_CHECKS = CHECKS[3:12]
 """The checks of the module table."""
 
-PARTS = ("mtp", "vision")
-"""What ``--require`` may ask for."""
-
 NOT_READ = "tensor values"
 """What no check of headers can decide."""
 
@@ -62,10 +59,19 @@ class CheckRow:
 
 @dataclass(frozen=True, slots=True)
 class MtpState:
-    """What there is of multi-token prediction: ``complete``, ``incomplete``, ``missing`` or ``none``; and where."""
+    """What there is of multi-token prediction.
+
+    Attributes:
+        state: ``complete``, ``incomplete``, ``missing``, ``none``, or ``unknown`` where no config tells.
+        layer: Where, as ranges.
+        encoding: How most of it is stored; ``None`` when nothing of it is here.
+        as_declared: Whether the quantization config agrees with how it is stored.
+    """
 
     state: str
     layer: str | None
+    encoding: str | None = None
+    as_declared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,7 @@ def verify(
     Args:
         source: What to look at.
         dialect: The dialect that is accepted without a finding; ``None`` accepts the released names only.
-        require: Of `PARTS`, those that must be there whatever the config says.
+        require: Of `glm5inspect.scope.REQUIRED_PARTS`, those that must be there whatever the config says.
         scope: What is accepted beside the reference.
         progress: Called after each header.
     """
@@ -313,7 +319,7 @@ def _report(inventory: Inventory, outcomes: Mapping[str, _Outcome], model: Model
         parameters=parameters,
         bits_per_parameter=bits_per_parameter(nbytes, parameters or 0),
         largest_shard=LargestShard(*largest) if largest else None,
-        mtp=_mtp_state(model, outcomes),
+        mtp=_mtp_state(model, outcomes, parts),
         pruned=_pruned(binding),
         draft=bool(model and model.draft),
         fingerprint=fingerprint(inventory.groups),
@@ -336,17 +342,20 @@ def _row(check: str, outcome: _Outcome | None) -> CheckRow:
     return CheckRow(check, outcome.subjects, len(outcome.findings), status)
 
 
-def _mtp_state(model: Model | None, outcomes: Mapping[str, _Outcome]) -> MtpState:
+def _mtp_state(model: Model | None, outcomes: Mapping[str, _Outcome], parts: tuple[EncodingRow, ...]) -> MtpState:
     if model is None:
         return MtpState("unknown", None)
     if not model.mtp:
         return MtpState("missing" if model.architecture.num_nextn_predict_layers else "none", None)
-    wrong = any(
-        finding.layer in model.mtp and finding.severity is Severity.ERROR
-        for check in (*MODULE_CHECKS, "encodings")
+    wrong = {
+        check
+        for check in (*MODULE_CHECKS, "encodings", "quant-config")
         for finding in outcomes[check].findings
-    )
-    return MtpState("incomplete" if wrong else "complete", ranges(model.mtp))
+        if finding.layer in model.mtp and finding.severity is Severity.ERROR
+    }
+    state = "incomplete" if wrong - {"quant-config"} else "complete"
+    encoding = next((row.encoding for row in parts if row.part == "MTP"), None)
+    return MtpState(state, ranges(model.mtp), encoding, "quant-config" not in wrong)
 
 
 def _pruned(binding: Binding) -> Pruned | None:

@@ -50,6 +50,13 @@ class Written(NamedTuple):
 
 
 WITHOUT_MTP = 280_174  # of 328,970 parameters
+
+
+def moved(prefix: str) -> Tensors:
+    """Write the released names with the vision tower elsewhere."""
+    return {name.replace("model.visual.", prefix): kind for name, kind in whole().items()}
+
+
 TREES = {
     "transformers": Written(
         "transformers",
@@ -71,6 +78,10 @@ TREES = {
     "mlx": Written("mlx", mlx, "189 of 189", "KdaProjection 32, HyperConnection 30, Vision 25,", 328_970, []),
     "mlx vision_tower": Written(
         "mlx", partial(mlx, "vision_tower."), "189 of 189", "KdaProjection 32, HyperConnection 30,", 328_970, []
+    ),
+    "vision_tower": Written("vision-tower", partial(moved, "vision_tower."), "25 of 222", "Vision 25", 328_970, []),
+    "model.vision_tower": Written(
+        "vision-tower", partial(moved, "model.vision_tower."), "25 of 222", "Vision 25", 328_970, []
     ),
     "mlx without MTP": Written(
         "mlx", partial(mlx, mtp=False), "160 of 160", "KdaProjection 32, ", WITHOUT_MTP, ["mtp-missing"]
@@ -316,14 +327,9 @@ def renamed(tensors: Tensors, *names: str) -> Tensors:
 
 
 HYPER = tuple(name for name in RENAMED if name.startswith("hc_"))
-TOWER = {
-    name.replace("model.visual.", "vision_tower."): kind for name, kind in whole().items() if name.startswith("model.v")
-} | {f"vision_tower.{name}": kind for name, kind in CHANNELS_LAST.items()}
-TEXT_ONLY = {name: kind for name, kind in whole().items() if not name.startswith("model.visual.")}
 MIXES: dict[str, tuple[Tensors, list[str], list[str]]] = {
     "hyper-connections of transformers": (renamed(whole(), *HYPER), ["mixed-dialect"], ["released", "transformers"]),
     "one side of them": (renamed(whole(), "hc_ffn_base"), ["mixed-dialect"], ["released", "transformers"]),
-    "tower of MLX": (TEXT_ONLY | TOWER, ["mixed-dialect"], ["released", "mlx"]),
     "released MTP layer beside transformers": (
         transformers() | {name: kind for name, kind in whole().items() if f"{TEXT}layers.5." in name},
         ["foreign-dialect", "mixed-dialect"],

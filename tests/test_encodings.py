@@ -143,14 +143,21 @@ def test_block_sizes(
     assert reading.flaws == (() if expected is None else (Flaw("shape", (suffix,), expected, scale),))
 
 
-def test_an_unusual_block_size_has_to_be_declared() -> None:
-    """It is not guessed from the shape of the scales."""
-    stored = {"weight": Kind("F8_E4M3", (256, 512)), "weight_scale_inv": Kind("F32", (8, 8))}
+@pytest.mark.parametrize(
+    ("grid", "name", "flaws"),
+    [
+        ((8, 8), "fp8-block 32x64", ()),
+        ((7, 8), "fp8-block 128x128", (Flaw("shape", ("weight_scale_inv",), (2, 4), (7, 8)),)),
+    ],
+    ids=["fits", "fits none"],
+)
+def test_an_undeclared_block_size_comes_from_the_grid(
+    grid: tuple[int, int], name: str, flaws: tuple[Flaw, ...]
+) -> None:
+    """The grid of scales tells it, where it is a power of two; else the module is held to the release's."""
+    stored = {"weight": Kind("F8_E4M3", (256, 512)), "weight_scale_inv": Kind("F32", grid)}
     reading = _read(stored, (256, 512))
-    assert (reading.name, reading.flaws) == (
-        "fp8-block 128x128",
-        _flawed("shape", "weight_scale_inv", (2, 4), (8, 8)),
-    )
+    assert (reading.name, reading.flaws) == (name, flaws)
 
 
 def test_a_scale_a_row_is_no_narrow_block() -> None:

@@ -287,7 +287,7 @@ def test_keys_of_the_json_report(healthy: Path, source: str) -> None:
     assert all(check.keys() == {"name", "subjects", "findings", "status"} for check in verified["checks"])
     encoding = {"part", "encoding", "layers", "modules", "bytes", "bits_per_parameter", "parameters"}
     assert all(row.keys() == encoding for row in verified["encodings"])
-    assert verified["mtp"].keys() == {"state", "layer"}
+    assert verified["mtp"].keys() == {"state", "layer", "encoding", "as_declared"}
     assert verified["fingerprint"].keys() == {"snapshot", "exact", "differing_rows"}
     assert verified["not_read"] == ["tensor values"]
     assert verified["largest_shard"] is None or verified["largest_shard"].keys() == {"name", "bytes"}
@@ -299,7 +299,12 @@ def test_the_answer_number_by_number(healthy: Path) -> None:
     assert verified["parameters"] == 328_970
     assert verified["bits_per_parameter"] == 16.021
     assert verified["largest_shard"] == {"name": shard_name(1, 3), "bytes": 246_408}
-    assert verified["mtp"] == {"state": "complete", "layer": "5"}
+    assert verified["mtp"] == {
+        "state": "complete",
+        "layer": "5",
+        "encoding": "plain BF16",
+        "as_declared": True,
+    }
     assert verified["pruned"] == {"experts": 4, "of": 288}
     assert verified["draft"] is False
     assert (verified["dialect"], verified["tensors"], verified["bytes"]) == ("released", 222, 658_792)

@@ -50,8 +50,11 @@ def _summary(answer: Verification) -> Iterator[str]:
         yield f"names: {answer.dialect}"
     if answer.largest_shard:
         yield f"largest shard: {answer.largest_shard.name}, {size(answer.largest_shard.bytes)}"
-    where = f" in layer {answer.mtp.layer}" if answer.mtp.layer else ""
-    yield f"multi-token prediction: {_MTP[answer.mtp.state]}{where}" + ("; a draft tree" if answer.draft else "")
+    found = answer.mtp
+    where = f" in layer {found.layer}, {found.encoding}" if found.layer else ""
+    declared = "" if found.as_declared else ", not loadable as declared"
+    draft = "; a draft tree" if answer.draft else ""
+    yield f"multi-token prediction: {_MTP[found.state]}{where}{declared}{draft}"
     known = answer.fingerprint
     if known.snapshot:
         same = "the same inventory as" if known.exact else f"{known.differing_rows:,} rows differ from"
