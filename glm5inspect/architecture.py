@@ -149,7 +149,9 @@ def read_architecture(config: Mapping[str, object]) -> tuple[Architecture | None
     geometry, faults = read_geometry(config)
     values: dict[str, int] = {}
     for field in _TEXT_FIELDS:
-        faults += read_number(text, field, values, field, least=field not in _MAY_BE_ZERO, limit=_LIMITS.get(field))
+        faults += read_number(
+            text, field, values, field, least=int(field not in _MAY_BE_ZERO), limit=_LIMITS.get(field)
+        )
     faults += read_number(text, "num_nextn_predict_layers", values, least=0, limit=MAX_LAYERS, absent=0)
     linear = text.get("linear_attn_config")
     for field, name in _KDA_FIELDS.items():

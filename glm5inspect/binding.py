@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from glm5inspect.catalogue import Code
 from glm5inspect.encodings import RANK, SCALE_SUFFIX, SLICED, SUFFIXES, Part, read_module
 from glm5inspect.flaws import Place, judge, wrong_dtype, wrong_shape
+from glm5inspect.inventory import is_expert_number
 from glm5inspect.report import Finding, counted, ranges
 from glm5inspect.roles import is_cache_scale
 from glm5inspect.stored import StoredModule
@@ -213,7 +214,7 @@ def _bind_experts(
         for experts, parts, nbytes in kinds:
             if all(part.dtype for part in parts.values()):
                 _add(row, experts, parts, stored.believe(read_module(parts, row.shape, tile)), nbytes, binding)
-        lacking = present.difference(*(experts for experts, _, _ in kinds))
+        lacking = (present & set(range(wanted))).difference(*(experts for experts, _, _ in kinds))
         if lacking and stored.absence_is_known:
             _report_missing(stored, row, binding, sorted(lacking))
     if layer is not None and stored.absence_is_known:
@@ -230,7 +231,11 @@ def _bind_experts(
 def _stored_alike(found: Mapping[str, list[Group]]) -> list[tuple[tuple[int, ...], dict[str, Part], int]]:
     """Return the experts that are stored alike, the most first: which, how each tensor, and the bytes of all."""
     sets = [set(groups[0].experts) for groups in found.values() if len(groups) == 1]
-    if len(sets) == len(found) and all(one == sets[0] for one in sets):
+    if (
+        len(sets) == len(found)
+        and all(one == sets[0] for one in sets)
+        and all(map(is_expert_number, sets[0] if sets else ()))
+    ):
         parts = {suffix: Part(groups[0].dtype, groups[0].shape) for suffix, groups in found.items()}
         nbytes = sum(groups[0].nbytes for groups in found.values())
         return [(tuple(sorted(map(int, sets[0]))), parts, nbytes)] if sets else []
@@ -239,7 +244,8 @@ def _stored_alike(found: Mapping[str, list[Group]]) -> list[tuple[tuple[int, ...
         for group in groups:
             part = Part(group.dtype, group.shape)
             for number, tensor in zip(group.experts, group.tensors, strict=True):
-                each.setdefault(int(number), {})[suffix] = (part, tensor.nbytes)
+                if is_expert_number(number):  # the census tells of others
+                    each.setdefault(int(number), {})[suffix] = (part, tensor.nbytes)
     kinds: dict[frozenset[tuple[str, Part]], list[int]] = {}
     for expert, tensors in each.items():
         kinds.setdefault(frozenset((suffix, part) for suffix, (part, _) in tensors.items()), []).append(expert)
@@ -267,7 +273,7 @@ def _add(
         part=row.part,
         linear=row.row.kind == "linear",
         experts=experts,
-        suffixes=frozenset(parts),
+        suffixes=frozenset(suffix.partition(".")[2] if suffix.startswith(RANK) else suffix for suffix in parts),
         reading=reading,
         bytes=nbytes,
         parameters=prod(row.shape) * (1 if experts is None else len(experts)),
@@ -276,8 +282,9 @@ def _add(
     place, plain = _place(row, experts), reading.encoding.name == "plain"
     for flaw in reading.flaws:
         binding.report(row.check if plain else "encodings", judge(place, reading, flaw, parts))
-    if row.check == "dsa" and plain and parts["weight"].dtype in ("F16", "F32"):
-        binding.report("dsa", wrong_dtype(place, "weight", "BF16", parts["weight"].dtype, Code.DSA_DTYPE))
+    weight = parts.get("weight")
+    if row.check == "dsa" and plain and weight and weight.dtype in ("F16", "F32"):
+        binding.report("dsa", wrong_dtype(place, "weight", "BF16", weight.dtype, Code.DSA_DTYPE))
 
 
 def _place(row: Expected, experts: tuple[int, ...] | None = None) -> Place:
@@ -332,7 +339,8 @@ def check_habits(binding: Binding) -> Iterator[Finding]:
             kinds.setdefault((Code.PRECISION_WIDENED, row.path, "F32"), []).append((row.layer, 1))
     for bound in binding.modules:
         row, reading, place = bound.expected, bound.module.reading, (bound.module.layer, bound.module.count)
-        if reading.encoding.name == "plain" and bound.parts["weight"].dtype == "F32" and row.check != "dsa":
+        weight = bound.parts.get("weight")  # of which nothing may be left but a companion
+        if reading.encoding.name == "plain" and weight and weight.dtype == "F32" and row.check != "dsa":
             kinds.setdefault((Code.PRECISION_WIDENED, f"{row.path}.weight", "F32"), []).append(place)
         elif reading.encoding.name == SCALE_SUFFIX and "weight_scale" in bound.parts and not reading.flaws:
             kinds.setdefault((Code.SCALE_SUFFIX, f"{row.path}.weight_scale", ""), []).append(place)

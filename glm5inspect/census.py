@@ -14,6 +14,7 @@ from glm5inspect.families import unknown_tensor
 from glm5inspect.geometry import read_count
 from glm5inspect.header import elements
 from glm5inspect.integrity import integrity, refusals
+from glm5inspect.inventory import is_expert_number
 from glm5inspect.layers import LayerRow, draft_tree, layer_table, text_layers
 from glm5inspect.quantization.declared import declared_tile
 from glm5inspect.report import Finding, Report, in_order, ranges
@@ -282,7 +283,13 @@ def check_layers(inventory: Inventory, config: Mapping[str, object] | None) -> I
 
 
 def _check_numbers(inventory: Inventory) -> Iterator[Finding]:
-    """Report layers whose number is not written as every loader writes it: out of range, or with leading zeros."""
+    """Report layers and experts whose number no loader writes like this: too large, or with zeros in front."""
+    strange = {number for group in inventory.groups for number in set(group.experts) if not is_expert_number(number)}
+    for group in inventory.groups if strange else ():
+        for number, tensor in zip(group.experts, group.tensors, strict=False):
+            if number in strange:
+                message = f"{tensor.name}: no loader writes the number of an expert like this"
+                yield Finding(Code.EXPERT_IDS, message, tensor=tensor.name, layer=group.layer, shard=tensor.shard)
     for group in inventory.groups:
         if group.pattern.startswith(_LAYER):
             prefix = layer_prefix("?" if group.layer is None else group.layer)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from glm5inspect.binding import bind
 from glm5inspect.catalogue import Code, Severity
 from glm5inspect.dsa_block import BLOCK
-from glm5inspect.encodings import SUFFIXES, Part, Reading, read_module
+from glm5inspect.encodings import COMPANIONS, SUFFIXES, Part, Reading, read_module
 from glm5inspect.expect import Expected, Verdicts, compare, compare_bytes
 from glm5inspect.families import family_hint
-from glm5inspect.flaws import Place, judge
+from glm5inspect.flaws import Place, judge, shape_hint
 from glm5inspect.geometry import (
     MAX_LAYERS,
     REFERENCE,
@@ -365,7 +365,7 @@ def _unclaimed(inventory: Inventory, attention: Iterable[str], claimed: Iterable
 
 
 def _block(inventory: Inventory, found: _Found, attention: list[str], *, ok: bool) -> Block:
-    bound = sum(bool(tensors) for tensors in found.tensors)
+    bound = sum(any(tensor.name.rpartition(".")[2] not in COMPANIONS for tensor in row) for row in found.tensors)
     claimed = found.names.union(_block_names(found.layer))
     return Block(
         layer=found.layer,
@@ -394,4 +394,4 @@ def _hint(expected: Expected, tensor: TensorRecord | None, geometry: Geometry) -
         row = next(row for row in BLOCK if row.name == f"self_attn.{other}.weight")
         if tensor.shape[:1] == row.shape(geometry)[:1]:
             return f"This is the width of {other}: the two are swapped."
-    return None
+    return shape_hint(expected.name, shape, tensor.shape)

@@ -151,7 +151,7 @@ def _fixed(group: int = 0) -> Callable[[Layout, Mapping[str, Part]], Iterator[La
 
 
 def _tiles(layout: Layout, _: Mapping[str, Part]) -> Iterator[Layout]:
-    """Yield the block sizes to try: the declared one when there is one, else those known."""
+    """Yield the block sizes to try, the declared one where there is one, else those known."""
     if layout.rows:
         yield layout
     else:
@@ -316,12 +316,13 @@ PAYLOADS = tuple(dict.fromkeys(encoding.payload for encoding in ENCODINGS))
 COMPANIONS = SUFFIXES.difference(PAYLOADS)
 """The suffixes of what goes with a weight: scales, zero points, shapes, markers."""
 
+_MOST_RANKS = 16
 RANK = "rank"
 """What the suffixes of a slice begin with, before the rank and a dot: ``rank0.trellis``."""
 
 SLICED = tuple(
     f"{RANK}{rank}.{suffix}"
-    for rank in range(16)
+    for rank in range(_MOST_RANKS)
     for suffix in dict.fromkeys(slot.suffix for marker in ("mcg", "mul1") for slot in _exl3(marker).slots)
 )
 """The suffixes of modules that are stored in slices, which EXL3 is for up to 16 ranks."""
@@ -368,10 +369,8 @@ def _read_slices(stored: Mapping[str, Part], shape: Shape) -> Reading:
     for suffix, part in stored.items():
         number, _, rest = suffix.removeprefix(RANK).partition(".")
         ranks.setdefault(int(number), {})[rest] = part
-    total = max(ranks) + 1
     first = ranks[min(ranks)]
-    cuts = [(*shape[:-2], shape[-2] // total, shape[-1]), (*shape[:-2], shape[-2], shape[-1] // total)]
-    reading = min((read_module(first, cut) for cut in cuts), key=lambda one: len(one.flaws))
+    total, reading = _slicing(first, shape, max(ranks) + 1)
     lost = [f"{RANK}{rank}.{reading.encoding.payload}" for rank in range(total) if rank not in ranks]
     flaws = [Flaw("missing", tuple(lost))] if lost else []
     for rank, parts in sorted(ranks.items()):
@@ -381,6 +380,21 @@ def _read_slices(stored: Mapping[str, Part], shape: Shape) -> Reading:
     traits = reading.encoding.traits
     encoding = reading.encoding._replace(traits=lambda layout: f"{traits(layout)} in {total} ranks")
     return Reading(encoding, reading.layout, tuple(flaws))
+
+
+def _slicing(part: Mapping[str, Part], shape: Shape, least: int) -> tuple[int, Reading]:
+    """Return how many slices like this one make the module, cut along its rows or its columns, and how it is stored."""
+    best = None
+    for total in range(least, _MOST_RANKS + 1):
+        rows, columns = shape[-2] // total, shape[-1] // total
+        for cut in ((*shape[:-2], rows, shape[-1]), (*shape[:-2], shape[-2], columns)):
+            reading = read_module(part, cut)
+            if best is None or not reading.flaws:
+                best = (total, reading)
+            if not reading.flaws:
+                return best
+    assert best is not None  # noqa: S101 - a rank is below the limit
+    return best
 
 
 def _flaws(encoding: Encoding, layout: Layout, stored: Mapping[str, Part]) -> Iterable[Flaw]:

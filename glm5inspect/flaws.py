@@ -119,7 +119,7 @@ def wrong_shape(place: Place, suffix: str, expected: Shape, actual: Shape, code:
     return Finding(
         code,
         f"{name}: shape {list(actual)} instead of {list(expected)}{place.others}",
-        hint=_shape_hint(place.row, expected, actual),
+        hint=shape_hint(place.row, expected, actual),
         tensor=name,
         layer=place.layer,
         expected=list(expected),
@@ -128,7 +128,7 @@ def wrong_shape(place: Place, suffix: str, expected: Shape, actual: Shape, code:
     )
 
 
-def _shape_hint(row: str, expected: Shape, actual: Shape) -> str | None:
+def shape_hint(row: str, expected: Shape, actual: Shape) -> str | None:
     """Name the known way in which a shape is wrong, or ``None``."""
     if len(actual) > 1 and actual == expected[::-1]:
         return "It is transposed."

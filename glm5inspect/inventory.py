@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     """Picks the tensors a question is about from all the names of an index."""
 
 
+_EXPERT_DIGITS = 5  # of the largest number of experts that is believed
+
+
 class Source(Protocol):
     """Whatever an inventory can be taken of: a checkpoint or a recorded snapshot."""
 
@@ -184,6 +187,11 @@ def group_tensors(tensors: Iterable[TensorRecord]) -> list[Group]:
         if expert:
             group.experts.append(expert)
     return list(merged.values())
+
+
+def is_expert_number(text: str) -> bool:
+    """Tell whether the index of an expert is written as every loader writes it, and is one that there may be."""
+    return text == "0" or (text[:1] != "0" and len(text) <= _EXPERT_DIGITS)
 
 
 def missing_numbers(shards: Iterable[str]) -> dict[str, list[int]]:

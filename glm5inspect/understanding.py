@@ -115,8 +115,10 @@ def foreign_architecture(inventory: Inventory, config: Mapping[str, object] | No
     if config is not None:
         stated = [config.get("model_type"), text_config(config).get("model_type")]
         known = [kind for kind in stated if isinstance(kind, str)]
-        if not known or MODEL_TYPES.intersection(known):
+        foreign = [kind for kind in known if kind not in MODEL_TYPES]
+        if not foreign:
             return None
+        known = foreign
         message = f"config.json: model_type is {known[0]}; this tool knows {', '.join(sorted(MODEL_TYPES))}"
         return Finding(Code.FOREIGN_ARCHITECTURE, message, expected=sorted(MODEL_TYPES), actual=known[0])  # type: ignore[arg-type]
     patterns = {group.pattern for group in inventory.known_groups}

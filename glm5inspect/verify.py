@@ -10,6 +10,7 @@ from glm5inspect import dsa, mtp
 from glm5inspect.binding import Binding, bind, check_habits
 from glm5inspect.catalogue import Code, Severity
 from glm5inspect.census import check_layers, check_names
+from glm5inspect.dialects import RELEASED
 from glm5inspect.families import family_hint, unknown_tensor
 from glm5inspect.fingerprint import Fingerprint, differing_keys, fingerprint, official_config
 from glm5inspect.geometry import text_config
@@ -17,7 +18,7 @@ from glm5inspect.integrity import integrity, refusals
 from glm5inspect.modules import MTP_COPIES
 from glm5inspect.quantization.check import check_quantization
 from glm5inspect.quantization.declared import declared_tile
-from glm5inspect.report import Finding, Report, in_order, ranges
+from glm5inspect.report import Finding, Report, counted, in_order, ranges
 from glm5inspect.roles import TensorRole
 from glm5inspect.scope import CHECKS, Scope
 from glm5inspect.second_opinion import ask_library
@@ -63,13 +64,13 @@ class MtpState:
 
     Attributes:
         state: ``complete``, ``incomplete``, ``missing``, ``none``, or ``unknown`` where no config tells.
-        layer: Where, as ranges.
+        layer: Where; several as ranges.
         encoding: How most of it is stored; ``None`` when nothing of it is here.
         as_declared: Whether the quantization config agrees with how it is stored.
     """
 
     state: str
-    layer: str | None
+    layer: int | str | None
     encoding: str | None = None
     as_declared: bool = True
 
@@ -171,11 +172,18 @@ def verify(
     outcomes["classify"] = _check_classes(inventory, model, config, [*faults], dialect)
     if model:
         outcomes |= _check_modules(inventory, model, binding, config)
-        modules = [bound.module for bound in binding.modules]
+        # What is damaged says nothing about how it was meant to be stored.
+        modules = [bound.module for bound in binding.modules if not bound.module.reading.flaws]
         names = [
             g.pattern if g.layer is None else g.pattern.replace(".N.", f".{g.layer}.", 1) for g in inventory.groups
         ]
-        found, subjects = check_quantization(configs, modules, has_kv_scales=binding.cache_scales > 0, names=names)
+        found, subjects = check_quantization(
+            configs,
+            modules,
+            has_kv_scales=binding.cache_scales > 0,
+            names=names,
+            whole=len(modules) == len(binding.modules),
+        )
         outcomes["quant-config"] = _Outcome(subjects, found)
     if scope is Scope.REFERENCE:
         outcomes["dsa"] = _Outcome(binding.subjects["dsa"], list(dsa.check(inventory, config, set()).findings))
@@ -186,6 +194,8 @@ def verify(
     )
     outcomes["fingerprint"] = _Outcome(1, differing)
     for part in require:
+        if part == "mtp" and any(finding.code is Code.MTP_MISSING for finding in outcomes["mtp"].findings):
+            continue
         if not _has(inventory, binding, part):
             finding = Finding(Code.PART_REQUIRED, f"{part} is required, and nothing of it is here")
             outcomes.setdefault(part, _Outcome(0, [])).findings.append(finding)
@@ -215,7 +225,8 @@ def _check_classes(
             findings += [unknown_tensor(tensor.name, group.layer, tensor.shard) for tensor in group.tensors]
     if model:
         findings += check_dialect(inventory, model.spoken, config or {}, dialect)
-    findings += check_layers(inventory, config)
+    # What is wrong with numbers of layers in the config is among the findings already.
+    findings += [f for f in check_layers(inventory, config) if f.code is not Code.CONFIG_GEOMETRY]
     return _Outcome(len(inventory.tensors), findings)
 
 
@@ -227,6 +238,11 @@ def _check_modules(
     found["norms"] += [f for f in check_names(inventory) if f.code is Code.NORM_ROLE_MISMATCH]
     for check, finding in _unclaimed(model, binding):
         found[check].append(finding)
+    found["vision"] = _whole_tower(found["vision"], binding.subjects["vision"])
+    if model.spoken.dialect.name == RELEASED:  # the names that its own check knows every trap of
+        blocks = dsa.check(inventory, config, set(), Scope.AUTO).findings
+        found["dsa"] = [f for f in found["dsa"] if not f.code.value.startswith("dsa-")]
+        found["dsa"] += [f for f in blocks if f.code.value.startswith("dsa-") or f.code is Code.MIXED_MIXER]
     found["moe"] += _check_expert_counts(model, binding)
     for bound in binding.modules:
         if bound.expected.row in MTP_COPIES:
@@ -239,6 +255,21 @@ def _check_modules(
     return {check: _Outcome(subjects.get(check, 0), found[check]) for check in (*MODULE_CHECKS, "encodings")}
 
 
+def _whole_tower(findings: list[Finding], subjects: int) -> list[Finding]:
+    """Say once that the tower is not here, or that what is here belongs to none, instead of tensor by tensor."""
+    folded = []
+    for code, what in ((Code.MODULE_MISSING, "nothing of the vision tower is here"), (Code.MODULE_UNCLAIMED, "")):
+        alike = [finding for finding in findings if finding.code is code]
+        if code is Code.MODULE_MISSING and len(alike) < subjects:
+            continue
+        if len(alike) > 1:
+            findings = [finding for finding in findings if finding.code is not code]
+            number = sum(finding.count for finding in alike)
+            message = f"{alike[0].tensor}: {what or 'no vision tower is expected'}, {counted(number, 'tensor')}"
+            folded.append(replace(alike[0], message=message, count=number))
+    return findings + folded
+
+
 def _unclaimed(model: Model, binding: Binding) -> Iterator[tuple[str, Finding]]:
     """Yield what no row of the module table claims, with the check it belongs to; unknown names are told elsewhere."""
     layers = {row.layer for row in model.spoken.expected}
@@ -246,6 +277,8 @@ def _unclaimed(model: Model, binding: Binding) -> Iterator[tuple[str, Finding]]:
     for group in binding.unclaimed:
         if group.role is None or group.layer not in layers:
             continue  # a layer that should not be there is reported as one
+        if group.role is TensorRole.VISION and not model.architecture.vision:
+            continue  # the config does not tell what belongs to the tower, and is warned about
         attention = ".self_attn." in group.pattern
         check = ("dsa" if group.layer in sparse else "kda") if attention else _CHECK_OF.get(group.role, "moe")
         code = Code.DSA_UNCLAIMED if check == "dsa" else Code.MODULE_UNCLAIMED
@@ -355,7 +388,8 @@ def _mtp_state(model: Model | None, outcomes: Mapping[str, _Outcome], parts: tup
     }
     state = "incomplete" if wrong - {"quant-config"} else "complete"
     encoding = next((row.encoding for row in parts if row.part == "MTP"), None)
-    return MtpState(state, ranges(model.mtp), encoding, "quant-config" not in wrong)
+    where = min(model.mtp) if len(model.mtp) == 1 else ranges(model.mtp)
+    return MtpState(state, where, encoding, "quant-config" not in wrong)
 
 
 def _pruned(binding: Binding) -> Pruned | None:

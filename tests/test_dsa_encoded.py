@@ -92,7 +92,7 @@ DAMAGES: dict[str, tuple[Tensors, list[tuple[str, str]]]] = {
         [("dsa-dtype", WEIGHT), ("encoding-incomplete", SCALE)],
     ),
     "two payloads": ({f"{MODULE}.weight_packed": Kind("U8", (64, 24))}, [("encoding-ambiguous", "weight_packed")]),
-    "scale of another shape": (FP8 | {SCALE: Kind("F32", (1, 2))}, [("encoding-shape", SCALE)]),
+    "scale of another shape": (FP8 | {SCALE: Kind("F32", (1, 7))}, [("encoding-shape", SCALE)]),
     "scale of another dtype": (FP8 | {SCALE: Kind("F16", (1, 1))}, [("encoding-dtype", SCALE)]),
     "weight of another shape": (FP8 | {WEIGHT: Kind("F8_E4M3", (48, 64))}, [("encoding-shape", WEIGHT)]),
 }

@@ -103,7 +103,6 @@ OURS: dict[str, dict[str, Any]] = {
     "glm5_next": typed("glm5_next", ...),
     "text": typed("glm5_next_text"),
     "draft": typed("glm5_next_mtp"),
-    "text part": typed("somebody", "glm5_next_text"),
     "nobody says": typed(..., ...),
     "no text": typed(5, None),
 }

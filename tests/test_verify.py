@@ -301,7 +301,7 @@ def test_the_answer_number_by_number(healthy: Path) -> None:
     assert verified["largest_shard"] == {"name": shard_name(1, 3), "bytes": 246_408}
     assert verified["mtp"] == {
         "state": "complete",
-        "layer": "5",
+        "layer": 5,
         "encoding": "plain BF16",
         "as_declared": True,
     }
@@ -330,7 +330,7 @@ def test_the_summary_in_words(healthy: Path, broken: Path) -> None:
         "328,970 parameters, 16.021 bits each, pruned: 4 of 288 experts\n",
         f"largest shard: {shard_name(1, 3)}, 240.63 KiB\n",
         "not read: tensor values\n",
-        "\nOK: 222 tensors, 15 checks, all passed; 0 errors, 6 warnings, 57 notes; not checked: tensor values\n",
+        "\nOK: 222 tensors, 15 checks; 0 errors, 6 warnings, 57 notes; not checked: tensor values\n",
     ):
         assert line in shown
     assert "multi-token prediction: complete" in shown
@@ -338,4 +338,4 @@ def test_the_summary_in_words(healthy: Path, broken: Path) -> None:
     assert " quant-config              0          0   not-applicable\n" in shown
     failed = run("verify", broken).stdout
     assert f"error module-missing: {MISSED}: missing\n" in failed
-    assert "\nFAILED: 221 tensors, 15 checks, 2 failed (kda, dsa); 2 errors, " in failed
+    assert "\nFAILED: 221 tensors, 15 checks; 2 errors, " in failed

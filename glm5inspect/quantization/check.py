@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code, Severity
@@ -36,6 +37,7 @@ def check_quantization(
     *,
     has_kv_scales: bool,
     names: Iterable[str],
+    whole: bool = True,
 ) -> tuple[list[Finding], int]:
     """Compare the quantization that is declared with the one that is stored.
 
@@ -45,6 +47,7 @@ def check_quantization(
         has_kv_scales: Whether there are scales of the KV cache.
         names: The name of every tensor, with ``E`` for the expert's number: entries may name other things than Linear
             modules, such as norms.
+        whole: Whether these are all modules, or some are left out because they are damaged.
 
     Returns:
         The findings, and how many Linear modules were held against a declaration: where none is understood, those that
@@ -61,12 +64,41 @@ def check_quantization(
     if judged:
         disputed = list(disputes(*judged)) if len(judged) > 1 else []
         findings += _conflicts(disputed, judged)
-        findings += _compare(judged[0], without(judged[0].slices, [piece for piece, _ in disputed]), configs)
+        compared = _compare(judged[0], without(judged[0].slices, [piece for piece, _ in disputed]), configs)
+        findings += _doubted(compared, judged[0].declaration)
+        if whole:
+            findings += _nothing_quantized(judged[0].declaration, linear, quantized)
         findings += unused_entries(judged, names)
         return findings, sum(module.count for module in linear)
     if not declarations:
         findings += _undeclared_schemes(quantized, "no config file declares")
     return findings, sum(piece.number for piece in quantized)
+
+
+def _doubted(findings: Iterable[Finding], declaration: Declaration) -> Iterator[Finding]:
+    """Take claims about what no entry names for what they are where entries could not be read: no certainty."""
+    unread = sum(len(rule.patterns.unread) for rule in declaration.rules)
+    for finding in findings:
+        if unread and finding.code in (Code.QUANT_UNDECLARED, Code.QUANT_UNSTATED):
+            what = f"{unread:,} entries" if unread > 1 else "an entry"
+            message = f"{finding.message}; but {what} could not be read, and may say so"
+            yield replace(finding, message=message, weight=Severity.WARNING)
+        else:
+            yield finding
+
+
+def _nothing_quantized(
+    declaration: Declaration, linear: Sequence[StoredModule], quantized: Sequence[Slice]
+) -> Iterator[Finding]:
+    """Report a quantization that is declared and of which nothing is stored; one module plain is no fault by itself."""
+    everything = next((rule for rule in declaration.rules if rule.optional and rule.scheme), None)
+    if everything and linear and not quantized:
+        number = sum(module.count for module in linear)
+        message = (
+            f"{declaration.file} declares {declaration.method}, and all {number:,} Linear modules are stored plain"
+        )
+        hint = f"Remove the declaration, or store what it declares ({everything.key})."
+        yield Finding(Code.QUANT_UNDECLARED, message, hint=hint, expected=declaration.method, count=number)
 
 
 def _compare(

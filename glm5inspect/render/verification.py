@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from glm5inspect.render.console import add_row, new_table, print_lines, size
-from glm5inspect.report import counted, printable
+from glm5inspect.render.blocks import Grid, Lines
+from glm5inspect.render.wording import size
+from glm5inspect.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rich.console import Console
-
+    from glm5inspect.render.blocks import Block
     from glm5inspect.verify import Verification
 
 _MTP = {
@@ -24,20 +24,19 @@ _MTP = {
 }
 
 
-def show_verification(console: Console, answer: Verification) -> None:
-    """Print the summary, the encodings of each part, and the table of checks."""
-    print_lines(console, *(printable(line) for line in _summary(answer)), "")
+def verification_blocks(answer: Verification) -> Iterator[Block]:
+    """Yield the summary, the encodings of each part, and the table of checks."""
+    yield Lines(*_summary(answer), "")
     if answer.encodings:
-        parts = new_table("Parts", "part", "encoding", "layers", "modules>", "size>", "bits per parameter>")
+        parts = Grid("Parts", ("part", "encoding", "layers", "modules>", "size>", "bits per parameter>"))
         for row in answer.encodings:
             where = (row.layers or "-").replace(",", ", ")  # so that a narrow column breaks between layers
-            bits = f"{row.bits_per_parameter:.3f}"
-            add_row(parts, row.part, row.encoding, where, row.modules, size(row.bytes), bits)
-        console.print(parts)
-    checks = new_table("Checks", "check", "subjects>", "findings>", "status")
+            parts.add(row.part, row.encoding, where, row.modules, size(row.bytes), f"{row.bits_per_parameter:.3f}")
+        yield parts
+    checks = Grid("Checks", ("check", "subjects>", "findings>", "status"))
     for check in answer.checks:
-        add_row(checks, check.name, check.subjects, check.findings, check.status)
-    console.print(checks)
+        checks.add(check.name, check.subjects, check.findings, check.status)
+    yield checks
 
 
 def _summary(answer: Verification) -> Iterator[str]:
@@ -51,7 +50,7 @@ def _summary(answer: Verification) -> Iterator[str]:
     if answer.largest_shard:
         yield f"largest shard: {answer.largest_shard.name}, {size(answer.largest_shard.bytes)}"
     found = answer.mtp
-    where = f" in layer {found.layer}, {found.encoding}" if found.layer else ""
+    where = f" in layer {found.layer}, {found.encoding}" if found.layer is not None else ""
     declared = "" if found.as_declared else ", not loadable as declared"
     draft = "; a draft tree" if answer.draft else ""
     yield f"multi-token prediction: {_MTP[found.state]}{where}{declared}{draft}"
@@ -64,7 +63,5 @@ def _summary(answer: Verification) -> Iterator[str]:
 
 def verification_subject(answer: Verification) -> tuple[str, str]:
     """Say what was looked at, and what was not."""
-    ran = [check for check in answer.checks if check.status in ("passed", "failed")]
-    failed = [check.name for check in ran if check.status == "failed"]
-    how = f"{len(failed)} failed ({', '.join(failed)})" if failed else "all passed"
-    return f"{counted(answer.tensors, 'tensor')}, {counted(len(ran), 'check')}, {how}", ", ".join(answer.not_read)
+    ran = sum(check.status in ("passed", "failed") for check in answer.checks)
+    return f"{counted(answer.tensors, 'tensor')}, {counted(ran, 'check')}", ", ".join(answer.not_read)
