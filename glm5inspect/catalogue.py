@@ -91,6 +91,14 @@ class Code(Enum):
     CENSUS_DTYPE = ("census-dtype", _ERROR, "another dtype than in the other inventory")
     CENSUS_SHAPE = ("census-shape", _ERROR, "another shape than in the other inventory")
 
+    # What differs between two checkpoints
+    DIFF_ONLY_A = ("diff-only-a", _ERROR, "tensors that only A has")
+    DIFF_ONLY_B = ("diff-only-b", _ERROR, "tensors that only B has")
+    DIFF_DTYPE = ("diff-dtype", _ERROR, "tensors have another dtype in B")
+    DIFF_SHAPE = ("diff-shape", _ERROR, "tensors have another shape in B")
+    DIFF_ENCODING = ("diff-encoding", _ERROR, "modules are encoded otherwise in B")
+    DIFF_CONFIG = ("diff-config", _ERROR, "the two configs do not agree")
+
     # The configuration
     CONFIG_MISSING = ("config-missing", _WARNING, "config.json does not say what the check needs")
     CONFIG_CONTRADICTION = ("config-contradiction", _ERROR, "config.json contradicts itself")

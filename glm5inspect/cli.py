@@ -28,6 +28,7 @@ from glm5inspect.options import (
     command,
     find_code,
     refuse_empty_source,
+    source_help,
 )
 from glm5inspect.report import printable
 from glm5inspect.scope import Scope
@@ -112,7 +113,38 @@ def census(
         opened = sources.open(source, progress, subfolder=subfolder)
         wanted = {"patterns": patterns, "layers": layers}
         report = take_census(opened, **wanted, against=other, scope=scope, dialect=dialect, progress=progress)
-    run.finish(report)
+    run.finish(report, other=other.info if other else None)
+
+
+@command(app, "diff")
+def diff(
+    run: Run,
+    sources: Sources,
+    source: Annotated[str, typer.Argument(metavar="A", callback=refuse_empty_source, help=source_help("The first"))],
+    other: Annotated[str, typer.Argument(metavar="B", callback=refuse_empty_source, help="The second, likewise.")],
+    subfolder: SubfolderOption = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option("--rename", metavar="OLD=NEW", help="Replace whole parts of names of A first; repeatable."),
+    ] = None,
+) -> None:
+    """Compare two sources: what B has otherwise than A. --subfolder and --revision are about A.
+
+    Tensors that only one of them has, other dtypes, shapes and encodings, and keys of config.json. How tensors are cut
+    into shards does not matter.
+
+    Example: glm5inspect diff snapshot:official-fp8 ./GLM-5.3-Flash-NVFP4
+    """
+    from glm5inspect.difference import diff as compare
+    from glm5inspect.renaming import parse_rename
+    from glm5inspect.render.progress import ShardProgress
+
+    renames = [parse_rename(text) for text in rename or ()]
+    with ShardProgress(sys.stderr) as progress:
+        opened_other = sources.open_other(other, progress)
+        opened = sources.open(source, progress, subfolder=subfolder)
+        report = compare(opened, opened_other, renames=renames, progress=progress)
+    run.finish(report, other=opened_other.info)
 
 
 @command(app, "classify")

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 OFFICIAL = "official-bf16"
 """The snapshot whose config is the one to compare with."""
 
-_ESSENTIAL = frozenset(
+ESSENTIAL = frozenset(
     {"swiglu_limit", "hc_mult", "index_topk", "rms_norm_eps", "routed_scaling_factor", "scoring_func"}
 )
 """Keys without which the model is built differently, or not at all."""
 
-_OWN_BUSINESS = frozenset({"model_type", "architectures", "dtype", "torch_dtype", "use_cache", "transformers_version"})
+OWN_BUSINESS = frozenset({"model_type", "architectures", "dtype", "torch_dtype", "use_cache", "transformers_version"})
 """Keys that say nothing about what the weights mean."""
 
 _MOST_SHOWN = 60  # characters of a value
@@ -106,12 +106,12 @@ def differing_keys(config: Mapping[str, object], *, has_vision: bool) -> list[Fi
 
 def _compare(where: str, stated: Mapping[str, object], official: Mapping[str, object]) -> Iterator[Finding]:
     for key, value in sorted(official.items()):
-        if key in _OWN_BUSINESS or (key in stated and stated[key] == value):
+        if key in OWN_BUSINESS or (key in stated and stated[key] == value):
             continue
         wanted = json.dumps(value)[:_MOST_SHOWN]
         actual = json.dumps(stated[key])[:_MOST_SHOWN] if key in stated else None
         told = f"is {actual}, and {wanted} in the official release" if actual else f"is missing; it is {wanted} there"
-        weight = Severity.WARNING if actual is None and key in _ESSENTIAL else None
+        weight = Severity.WARNING if actual is None and key in ESSENTIAL else None
         yield Finding(
             Code.CONFIG_DIFFERS, f"config.json: {where}{key} {told}", weight=weight, expected=wanted, actual=actual
         )

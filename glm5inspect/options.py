@@ -2,6 +2,7 @@
 """What the commands of the command line share: options, exit codes, and the way from a report to an exit."""
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import typer
 
 from glm5inspect import __version__
 from glm5inspect.catalogue import BY_SLUG, Code, Severity
-from glm5inspect.errors import Glm5InspectError, UsageError
+from glm5inspect.errors import Glm5InspectError, OutputError, UsageError
 from glm5inspect.render import Format, View, render
 from glm5inspect.report import Policy, Report, SourceInfo, Waiver, printable
 from glm5inspect.scope import CHECKS, DIALECT_NAMES, REQUIRED_PARTS, Scope
@@ -72,6 +73,16 @@ def check_output(value: str | None) -> str | None:
     if value is not None and value.endswith((SHARD_SUFFIX, INDEX_SUFFIX)):
         raise typer.BadParameter(f"{printable(value)} is the name of a shard or an index; nothing is written over one")
     return value
+
+
+def check_reports(value: list[str] | None) -> list[str]:
+    """Refuse what is no format with the name of a file."""
+    for text in value or ():
+        form, _, path = text.partition("=")
+        if form not in list(Format):
+            raise typer.BadParameter(f"{printable(text)!r} is not FORMAT=FILE with one of {', '.join(Format)}")
+        check_output(path)
+    return value or []
 
 
 def check_label(value: str | None) -> str | None:
@@ -183,6 +194,12 @@ OutputOption = Annotated[
         help="Write the report to FILE, whole or not at all.",
     ),
 ]
+ReportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report", metavar="FORMAT=FILE", callback=check_reports, help="Write FILE as well, as FORMAT; repeatable."
+    ),
+]
 FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="The least severity that makes the exit code 1.")]
 ExitZeroOption = Annotated[bool, typer.Option("--exit-zero", help="The same as --fail-on never.")]
 SelectOption = Annotated[
@@ -198,6 +215,7 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only fin
 def common_options(
     fmt: FormatOption = Format.TABLE,
     output: OutputOption = None,
+    report: ReportOption = None,
     fail_on: FailOnOption = FailOn.ERROR,
     exit_zero: ExitZeroOption = False,  # noqa: FBT002
     select: SelectOption = None,
@@ -214,7 +232,14 @@ def common_options(
             raise typer.BadParameter(f"{printable(text)} has an empty GLOB; leave the colon out", param_hint="--ignore")
         waivers.append(Waiver(_code_or_check(slug, "--ignore"), glob or None))
     chosen = frozenset(_code_or_check(slug, "--select") for slug in select or ())
-    return Run(fmt, output, Policy(chosen, tuple(waivers), fail), quiet)
+    reports = (
+        (fmt, output),
+        *((Format(form), path) for form, _, path in (text.partition("=") for text in report or ())),
+    )
+    files = [os.path.realpath(path) for _, path in reports if path is not None]
+    if len({*files}) < len(files):
+        raise typer.BadParameter("two reports cannot have one file", param_hint="--report")
+    return Run(reports, Policy(chosen, tuple(waivers), fail), quiet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,44 +305,54 @@ def find_code(slug: str, option: str) -> Code:
     raise typer.BadParameter(f"{printable(slug)!r} is not a finding code; {hint}", param_hint=option)
 
 
-def _write_file(path: str, text: str, source: SourceInfo | None) -> None:
-    from glm5inspect.output import refuse_parts_of, write_file
-
-    if source and source.kind in ("directory", "file"):
-        refuse_parts_of(source.resolved, path)
-    write_file(path, text)
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a command: where its report goes, and what makes it fail."""
+    """One run of a command: where its report goes, ``None`` for standard output, and what makes it fail."""
 
-    fmt: Format
-    output: str | None
+    reports: tuple[tuple[Format, str | None], ...]
     policy: Policy
     quiet: bool
 
-    def finish(self, report: Report, *, snapshot: tuple[str, str | Glm5InspectError] | None = None) -> NoReturn:
+    def finish(
+        self,
+        report: Report,
+        *,
+        other: SourceInfo | None = None,
+        snapshot: tuple[str, str | Glm5InspectError] | None = None,
+    ) -> NoReturn:
         """Judge the report, write it, and exit.
 
         Args:
             report: What the command answered.
+            other: A second source that it looked at; nothing is written over a part of that one either.
             snapshot: A further file and its text, written only when the verdict is good; or why there is no text.
         """
+        from glm5inspect.output import write_apart_from
+
+        named = {*self.policy.select, *(waiver.code for waiver in self.policy.waivers)}
+        if report.command != "verify" and (checks := sorted(code for code in named if isinstance(code, str))):
+            raise UsageError(f"{checks[0]}: the name of a check, which only verify has; give a finding code")
         judged = report.judged(self.policy)
         if snapshot:
             path, text = snapshot
+            if os.path.realpath(path) in {os.path.realpath(file) for _, file in self.reports if file is not None}:
+                raise UsageError(f"{path}: is to be the snapshot, and cannot be a report as well")
             if isinstance(text, Glm5InspectError):
                 complain(sys.stderr, f"{path}: not written: {text}")
             elif judged.ok:
-                _write_file(path, text, judged.source)
+                write_apart_from(path, text, judged.source)
             else:
                 complain(sys.stderr, f"{path}: not written, because of the findings")
         code = Exit.OK if judged.ok else Exit.FINDINGS if judged.complete else Exit.UNANSWERED
-        if self.output is not None:
-            _write_file(self.output, render(judged, self.fmt, View(None, self.quiet)), judged.source)
-        else:
-            write_out(sys.stdout, render(judged, self.fmt, View(sys.stdout, self.quiet)))
+        for form, file in self.reports:
+            try:
+                if file is None:
+                    write_out(sys.stdout, render(judged, form, View(sys.stdout, self.quiet)))
+                else:
+                    write_apart_from(file, render(judged, form, View(None, self.quiet)), judged.source, other)
+            except OutputError as error:  # the others are written all the same
+                complain(sys.stderr, str(error))
+                code = Exit.UNANSWERED
         raise typer.Exit(code)
 
 

@@ -8,9 +8,13 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glm5inspect.errors import OutputError
 from glm5inspect.sources.base import CONFIG_NAME, INDEX_SUFFIX, QUANT_CONFIG_NAME, SHARD_SUFFIX
+
+if TYPE_CHECKING:
+    from glm5inspect.report import SourceInfo
 
 _PARTS = (SHARD_SUFFIX, INDEX_SUFFIX, CONFIG_NAME, QUANT_CONFIG_NAME)
 
@@ -35,6 +39,18 @@ def write_file(path: str, text: str) -> None:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = error.strerror if isinstance(error, OSError) else error
         raise OutputError(f"{path}: cannot be written: {reason}") from error
+
+
+def write_apart_from(path: str, text: str, *sources: SourceInfo | None) -> None:
+    """Write text to a file, unless that is a part of one of the sources.
+
+    Raises:
+        OutputError: It is, or it cannot be written.
+    """
+    for source in sources:
+        if source and source.kind in ("directory", "file"):
+            refuse_parts_of(source.resolved, path)
+    write_file(path, text)
 
 
 def refuse_parts_of(checkpoint: str, path: str) -> None:

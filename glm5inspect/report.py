@@ -123,6 +123,7 @@ class Report:
         complete: False when something could not be read; such an answer is neither *yes* nor *no*.
         waived: How many findings a waiver covered.
         failed: Whether a finding weighs as much as the policy allows or more.
+        fail_on: The least severity that fails, ``None`` for never.
     """
 
     command: str
@@ -132,6 +133,7 @@ class Report:
     complete: bool = True
     waived: int = 0
     failed: bool = False
+    fail_on: Severity | None = Severity.ERROR
 
     @property
     def ok(self) -> bool:
@@ -142,12 +144,16 @@ class Report:
         """Return how many findings have exactly this severity."""
         return sum(finding.severity is severity for finding in self.findings)
 
+    def fails(self, finding: Finding) -> bool:
+        """Tell whether a finding makes the answer *no*."""
+        return self.fail_on is not None and finding.severity >= self.fail_on
+
     def judged(self, policy: Policy) -> Report:
         """Return the report with the caller's policy applied."""
         chosen = [f for f in self.findings if not policy.select or {f.code, f.check} & policy.select]
         kept = [f for f in chosen if not any(waiver.covers(f) for waiver in policy.waivers)]
-        failed = policy.fail_on is not None and any(f.severity >= policy.fail_on for f in kept)
-        return replace(self, findings=tuple(kept), waived=len(chosen) - len(kept), failed=failed)
+        report = replace(self, findings=tuple(kept), waived=len(chosen) - len(kept), fail_on=policy.fail_on)
+        return replace(report, failed=any(map(report.fails, kept)))
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

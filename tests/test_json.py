@@ -37,6 +37,7 @@ KEYS = {
     "classify": {"results"},
     "verify-dsa": {"geometry", "blocks"},
     "find-mtp": {"layers", "declared", "num_hidden_layers", "expected_layers", "encodings", "parameters"},
+    "diff": {"same", "other", "a", "b", "roles", "rows", "encodings", "mtp", "config"},
     "record": {"repo", "revision", "recorded", "provenance", "tensors", "bytes", "rows"},
     "explain": {"entries"},
 }
@@ -66,6 +67,7 @@ COMMANDS = (
     ["verify-dsa", "CHECKPOINT", "--layer", "0"],
     ["find-mtp", "CHECKPOINT"],
     ["record", "CHECKPOINT", "--output", "OUTPUT", "--recorded", "2026-01-31"],
+    ["diff", "CHECKPOINT", "snapshot:reference"],
     ["explain"],
     ["explain", "dsa-shape"],
 )

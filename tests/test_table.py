@@ -26,7 +26,7 @@ from glm5inspect.listing import show
 from glm5inspect.mtp import find_mtp
 from glm5inspect.recording import record
 from glm5inspect.render import Format, View, progress, render
-from glm5inspect.render.console import size
+from glm5inspect.render.wording import size
 from glm5inspect.report import Finding, Policy, Report, SourceInfo, Waiver
 
 if TYPE_CHECKING:

@@ -16,6 +16,11 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+    MARKDOWN = "markdown"
+    JUNIT = "junit"
+    GITHUB = "github"
+    SARIF = "sarif"
+    CSV = "csv"
 
 
 class View(NamedTuple):
@@ -30,7 +35,15 @@ class View(NamedTuple):
     quiet: bool = False
 
 
-FORMATS = {Format.TABLE: "glm5inspect.render.text", Format.JSON: "glm5inspect.render.json_report"}
+FORMATS = {
+    Format.TABLE: "glm5inspect.render.text",
+    Format.JSON: "glm5inspect.render.json_report",
+    Format.MARKDOWN: "glm5inspect.render.markdown",
+    Format.JUNIT: "glm5inspect.render.junit",
+    Format.GITHUB: "glm5inspect.render.github",
+    Format.SARIF: "glm5inspect.render.sarif",
+    Format.CSV: "glm5inspect.render.flat_csv",
+}
 """The module of each format; it has a function ``render(report, view) -> str`` and is imported when asked for."""
 
 

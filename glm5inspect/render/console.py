@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """A console that fits where the report goes, and what is drawn on it: lines and tables.
 
-Everything that comes from a file goes through `printable`, and markup, highlighting and emoji are off: a name such as
-``a[red]b`` must come out as it is. Off a terminal nothing is cut or wrapped, unless ``COLUMNS`` asks for it.
+Markup, highlighting and emoji are off: a name such as ``a[red]b`` must come out as it is. Off a terminal nothing is cut
+or wrapped, unless ``COLUMNS`` asks for it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
-
-from glm5inspect.report import printable
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from glm5inspect.render import View
 
 _NO_EDGE = 1 << 20  # columns of a console that never wraps
@@ -90,24 +89,3 @@ def new_table(title: str | None, *names: str) -> Table:
         right = column.endswith(">")
         table.add_column(column.rstrip(">"), justify="right" if right else "left", no_wrap=right, overflow="fold")
     return table
-
-
-def add_row(table: Table, *cells: object) -> None:
-    """Add a row; numbers get their thousands separated."""
-    table.add_row(*(Text(printable(cell) if isinstance(cell, str) else f"{cell:,}") for cell in cells))
-
-
-def size(nbytes: int) -> str:
-    """Write a number of bytes for people, in the largest binary unit that leaves one digit before the point."""
-    value, unit = float(nbytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:  # noqa: PLR2004 - one unit up
-            break
-        value, unit = value / 1024, larger
-    return f"{nbytes} B" if unit == "B" else f"{value:,.2f} {unit}"
-
-
-def dtypes_text(dtypes: dict[str, int]) -> str:
-    """Write dtypes with their numbers of tensors, the most first."""
-    parts = sorted(dtypes.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(dtype if len(parts) == 1 else f"{dtype} {number:,}" for dtype, number in parts)

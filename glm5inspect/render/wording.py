@@ -98,16 +98,25 @@ def columns(rows: Iterable[Sequence[str]]) -> list[str]:
     return ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in cells]
 
 
-def source_lines(command: str, source: SourceInfo | None) -> Iterator[str]:
-    """Say what SOURCE was resolved to; nothing for a command that looked at none."""
+def source_lines(command: str, source: SourceInfo | None, *, typed: bool = False) -> Iterator[str]:
+    """Say what SOURCE was resolved to, or how it was typed; nothing for a command that looked at none."""
     if source:
-        yield printable(f"{command} of {source.kind} {source.resolved}")
+        yield printable(f"{command} of {source.name if typed else f'{source.kind} {source.resolved}'}")
         if source.repo:
             revision = source.commit or source.revision
             branch = f" ({source.revision})" if source.revision not in (None, revision) else ""
             yield printable(
                 f"{source.repo} at {revision}{branch}" if revision else f"{source.repo}, revision not known"
             )
+
+
+def finding_lines(entries: Iterable[Folded]) -> list[str]:
+    """Return folded findings as lines, their details indented below them."""
+    lines = []
+    for entry in entries:
+        lines.append(f"{entry.severity.name.lower()} {entry.code.value}: {printable(entry.headline)}")
+        lines += [f"    {printable(detail)}" for detail in entry.details]
+    return lines
 
 
 def verdict(report: Report, subject: str, not_checked: str = "") -> str:
@@ -118,3 +127,19 @@ def verdict(report: Report, subject: str, not_checked: str = "") -> str:
     word = "OK" if report.ok else "FAILED" if report.complete else "INCOMPLETE"
     reservation = f"; not checked: {not_checked}" if not_checked else ""
     return f"{word}: {subject}; {', '.join(counts)}{reservation}"
+
+
+def size(nbytes: int) -> str:
+    """Write a number of bytes for people, in the largest binary unit that leaves one digit before the point."""
+    value, unit = float(nbytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:  # noqa: PLR2004 - one unit up
+            break
+        value, unit = value / 1024, larger
+    return f"{nbytes} B" if unit == "B" else f"{value:,.2f} {unit}"
+
+
+def dtypes_text(dtypes: dict[str, int]) -> str:
+    """Write dtypes with their numbers of tensors, the most first."""
+    parts = sorted(dtypes.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(dtype if len(parts) == 1 else f"{dtype} {number:,}" for dtype, number in parts)

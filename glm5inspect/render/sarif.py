@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: AGPL-3.0-only
+"""Reports as SARIF 2.1.0, for tools that gather the results of static analysis.
+
+Every finding is a result, folded by nothing. The rules are those of the codes that were found, with what `explain` says
+of them. A tensor is a logical location, its shard an artifact below the root ``CHECKPOINT``, which is wherever SOURCE
+is. Fingerprints stay the same while code, tensor and layer do, however the tensors are cut into shards.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from glm5inspect import __version__
+from glm5inspect.catalogue import Code, Severity
+from glm5inspect.explanations import EXPLANATIONS
+from glm5inspect.render.content import verdict_of
+from glm5inspect.render.json_report import plain
+from glm5inspect.report import printable
+
+if TYPE_CHECKING:
+    from glm5inspect.render import View
+    from glm5inspect.report import Finding, Report
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+ROOT = "CHECKPOINT"
+FINGERPRINT = "glm5inspect/v1"
+
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
+
+
+def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for everyone
+    """Return the report as a SARIF log, ending in a line feed."""
+    codes = [code for code in Code if code in {finding.code for finding in report.findings}]
+    run = {
+        "tool": {"driver": {"name": "glm5inspect", "version": __version__, "rules": [_rule(code) for code in codes]}},
+        "invocations": [_invocation(report)],
+        "results": _results(report, codes),
+        "columnKind": "unicodeCodePoints",
+        "properties": _properties(report),
+    }
+    if report.source:
+        run["originalUriBaseIds"] = {ROOT: {"description": _message(report.source.name)}}
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, sort_keys=True, indent=2) + "\n"
+
+
+def _rule(code: Code) -> dict[str, Any]:
+    meaning, cause, remedy = EXPLANATIONS[code]
+    return {
+        "id": code.value,
+        "shortDescription": _message(f"{code.title[0].upper()}{code.title[1:]}."),
+        "fullDescription": _message(meaning),
+        "help": _message(meaning, "", f"Usual cause: {cause}", "", f"Remedy: {remedy}"),
+        "defaultConfiguration": {"level": _LEVELS[code.severity]},
+    }
+
+
+def _invocation(report: Report) -> dict[str, Any]:
+    if report.complete:
+        return {"executionSuccessful": True}
+    message = _message("Not everything could be read, so the answer is neither yes nor no.")
+    return {
+        "executionSuccessful": False,
+        "toolExecutionNotifications": [{"level": "error", "message": message}],
+    }
+
+
+def _properties(report: Report) -> dict[str, Any]:
+    """Return what SARIF has no place of its own for: the source, the verdict and the answer itself."""
+    facts = {
+        "command": report.command,
+        "source": report.source
+        and {key: getattr(report.source, key) for key in ("name", "repo", "revision", "commit")},
+        "ok": report.ok,
+        "verdict": verdict_of(report),
+        "waived": report.waived,
+        "answer": plain(report.answer),
+    }
+    return {key: _printable(value) for key, value in facts.items()}
+
+
+def _results(report: Report, codes: list[Code]) -> list[dict[str, Any]]:
+    seen: dict[str, int] = {}
+    results = []
+    for finding in report.findings:
+        fingerprint = _fingerprint(finding)
+        seen[fingerprint] = seen.get(fingerprint, 0) + 1
+        facts = {key: getattr(finding, key) for key in ("hint", "layer", "expected", "actual", "count", "check")}
+        result = {
+            "ruleId": finding.code.value,
+            "ruleIndex": codes.index(finding.code),
+            "level": _LEVELS[finding.severity],
+            "message": _message(finding.message, *filter(None, [finding.hint])),
+            "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{seen[fingerprint]}"},
+            "properties": {key: _printable(value) for key, value in facts.items() if value is not None},
+        }
+        if location := _location(finding):
+            result["locations"] = [location]
+        results.append(result)
+    return results
+
+
+def _location(finding: Finding) -> dict[str, Any]:
+    location: dict[str, Any] = {}
+    if finding.tensor is not None:
+        location["logicalLocations"] = [{"fullyQualifiedName": printable(finding.tensor), "kind": "tensor"}]
+    elif finding.layer is not None:
+        location["logicalLocations"] = [{"fullyQualifiedName": f"layers.{finding.layer}", "kind": "layer"}]
+    if finding.shard is not None:
+        uri = quote(printable(finding.shard))
+        location["physicalLocation"] = {"artifactLocation": {"uri": uri, "uriBaseId": ROOT}}
+    return location
+
+
+def _fingerprint(finding: Finding) -> str:
+    """Identify a finding by what it is about; where that is no tensor, by its shard and what it says."""
+    about = (finding.tensor,) if finding.tensor is not None else (finding.shard, finding.message)
+    parts = json.dumps([finding.code.value, finding.layer, *about])
+    return sha256(parts.encode()).hexdigest()[:32]
+
+
+def _message(*lines: str) -> dict[str, str]:
+    """Write a message: braces, which would be placeholders, are doubled, and what looks like a link is none."""
+    text = "\n".join(map(printable, lines))
+    return {"text": text.replace("{", "{{").replace("}", "}}").replace("](", "]\\(")}
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401 - plain data
+    """Return plain data whose every text can be shown."""
+    if isinstance(value, dict):
+        return {printable(key): _printable(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_printable(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value
