@@ -108,10 +108,17 @@ def _compare(where: str, stated: Mapping[str, object], official: Mapping[str, ob
     for key, value in sorted(official.items()):
         if key in OWN_BUSINESS or (key in stated and stated[key] == value):
             continue
-        wanted = json.dumps(value)[:_MOST_SHOWN]
-        actual = json.dumps(stated[key])[:_MOST_SHOWN] if key in stated else None
+        wanted = _shown(value)
+        actual = _shown(stated[key]) if key in stated else None
         told = f"is {actual}, and {wanted} in the official release" if actual else f"is missing; it is {wanted} there"
         weight = Severity.WARNING if actual is None and key in ESSENTIAL else None
         yield Finding(
             Code.CONFIG_DIFFERS, f"config.json: {where}{key} {told}", weight=weight, expected=wanted, actual=actual
         )
+
+
+def _shown(value: object) -> str:
+    try:
+        return json.dumps(value)[:_MOST_SHOWN]
+    except RecursionError:  # nested just as deeply as the parser bears
+        return "a value nested too deeply"

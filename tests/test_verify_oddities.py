@@ -132,3 +132,14 @@ def test_a_quantization_of_which_nothing_is_stored(declared: dict[str, Any]) -> 
     source = MemorySource(build(plain("BF16")), {**ENCODED, "quantization_config": declared})
     report = verify(source)
     assert [f.code.value for f in report.findings if f.severity is Severity.ERROR] == ["quant-undeclared"]
+
+
+def test_a_value_nested_as_deeply_as_the_parser_bears(tmp_path: Path) -> None:
+    """A config may hold anything; what cannot be shown is not shown."""
+    look(tmp_path, whole())
+    deep = "[" * 900 + "]" * 900
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(
+        text.replace('"text_config": {', f'"text_config": {{"rms_norm_eps": {deep},', 1)
+    )
+    assert CliRunner().invoke(app, ["verify", str(tmp_path)]).exit_code in (0, 1, 3)
