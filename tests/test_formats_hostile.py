@@ -186,6 +186,28 @@ def test_no_name_is_too_long(unit: str) -> None:
     assert len(said) >= len(name.replace(" ", ""))
 
 
+def about(*findings: Finding) -> Report:
+    """Make a report that has nothing but findings."""
+    return Report(command="show", source=None, answer=Listing(()), findings=findings)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: printable(name[:20]))
+def test_an_annotation_says_what_the_finding_says(name: str) -> None:
+    """Message and hint come out of the runner's reading as they went in, a percent sign included."""
+    report = about(Finding(Code.NO_MATCH, f"{name}: x", hint=f"%0A{name}"))
+    ((kind, properties, data), _), _ = read_github(render(report, Format.GITHUB))
+    assert (kind, properties) == ("error", {"title": "no-match"})
+    assert data == f"{printable(name)}: x\n%0A{printable(name)}"
+
+
+def test_twins_are_two_results() -> None:
+    """Two findings about one thing have two fingerprints, and the first keeps its own when the second goes."""
+    one, twin = (Finding(Code.DSA_SHAPE, message, tensor="t", layer=3) for message in ("one", "two"))
+    both, alone = (read_sarif(render(about(*found), Format.SARIF))["results"] for found in ((one, twin), (one,)))
+    assert both[0]["partialFingerprints"] == alone[0]["partialFingerprints"]
+    assert both[0]["partialFingerprints"] != both[1]["partialFingerprints"]
+
+
 @pytest.mark.parametrize("form", Format)
 def test_a_source_or_a_repository_is_no_better(form: Format) -> None:
     """What a snapshot file says of its origin, and what was typed, are as harmless as a name."""
