@@ -18,8 +18,8 @@ from glm5inspect.errors import Glm5InspectError, OutputError, UsageError
 from glm5inspect.render import Format, View, render
 from glm5inspect.report import Policy, Report, SourceInfo, Waiver, printable
 from glm5inspect.scope import CHECKS, DIALECT_NAMES, REQUIRED_PARTS, Scope
-from glm5inspect.sources.address import DEFAULT_JOBS, DEFAULT_TIMEOUT, HubOptions
 from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
+from glm5inspect.sources.hub_options import DEFAULT_JOBS, DEFAULT_TIMEOUT, HubOptions
 from glm5inspect.streams import complain, write_out
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from glm5inspect.checkpoint import ADAPTER, OTHER_FORMATS, Checkpoint
 from glm5inspect.errors import SourceError, UsageError
 from glm5inspect.header import SNIFF_BYTES, foreign_format
 from glm5inspect.snapshot import bundled_names, load_snapshot, snapshot_folder
-from glm5inspect.sources.address import HubOptions, check_revision, parse_address
+from glm5inspect.sources.address import check_revision, parse_address
 from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
+from glm5inspect.sources.hub_options import HubOptions
 from glm5inspect.sources.local import LocalSource
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from glm5inspect.cli import app
 from glm5inspect.errors import SourceError, UsageError
 from glm5inspect.resolve import open_source
-from glm5inspect.sources.address import HubOptions, RepoAddress, check_revision, is_full_commit, parse_address
+from glm5inspect.sources.address import RepoAddress, check_revision, is_full_commit, parse_address
+from glm5inspect.sources.hub_options import HubOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from glm5inspect.cli import app
 from glm5inspect.errors import SourceError
-from glm5inspect.sources.address import HubOptions, RepoAddress
+from glm5inspect.sources.address import RepoAddress
 from glm5inspect.sources.hub import HubSource
+from glm5inspect.sources.hub_options import HubOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from glm5inspect.cli import app
 from glm5inspect.errors import Glm5InspectError
 from glm5inspect.resolve import open_source
-from glm5inspect.sources.address import HubOptions
+from glm5inspect.sources.hub_options import HubOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,6 +26,7 @@ LAYERS = (
         "explanations.modules",
         "report",
         "sources",
+        "sources.hub_options",
         "sources.workers",
     ),
     ("explanations", "flaws", "sources.address", "sources.base", "sources.hub_faults"),

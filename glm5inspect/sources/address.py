@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""Which repository of the Hub a SOURCE names, and how to reach it; nothing is asked here."""
+"""Which repository of the Hub a SOURCE names; nothing is asked here."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from glm5inspect.errors import SourceError, UsageError
 
 DEFAULT_REVISION = "main"
-DEFAULT_JOBS = 8
-DEFAULT_TIMEOUT = 10.0
 
 _HUB_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 _OTHER_KINDS = {"datasets": "a dataset", "spaces": "a Space", "kernels": "a kernel", "buckets": "a bucket"}
@@ -41,27 +38,6 @@ class RepoAddress(NamedTuple):
     repo: str
     revision: str | None = None
     subfolder: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubOptions:
-    """How to reach the Hub.
-
-    Attributes:
-        token: ``None`` for the one that ``huggingface_hub`` finds (``HF_TOKEN``, ``hf auth login``), if any.
-        jobs: How many requests may be open at once.
-        timeout: Seconds of silence after which a request has failed.
-        cache_dir: Where headers are kept; ``None`` for ``GLM5INSPECT_CACHE``, else the user's cache folder.
-        use_cache: Whether headers are kept at all.
-        offline: Whether to use what is cached only; ``HF_HUB_OFFLINE`` says the same.
-    """
-
-    token: str | None = field(default=None, repr=False)
-    jobs: int = DEFAULT_JOBS
-    timeout: float = DEFAULT_TIMEOUT
-    cache_dir: str | None = None
-    use_cache: bool = True
-    offline: bool = False
 
 
 def is_full_commit(revision: str) -> bool:

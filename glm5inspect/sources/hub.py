@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from glm5inspect.sources.address import HubOptions, RepoAddress
+    from glm5inspect.sources.address import RepoAddress
+    from glm5inspect.sources.hub_options import HubOptions
 
 _ENTRY_BYTES = 96
 """Bytes of a header entry besides the name: dtype, shape, offsets and punctuation; with the spaces that some write."""

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
-    from glm5inspect.sources.address import HubOptions
     from glm5inspect.sources.hub_answers import Listing
+    from glm5inspect.sources.hub_options import HubOptions
 
     T = TypeVar("T")
 
