@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glm5inspect.catalogue import Code
-from glm5inspect.dsa_block import BLOCK
 from glm5inspect.render.blocks import Grid, Lines
 from glm5inspect.render.differences import difference_blocks, difference_subject
 from glm5inspect.render.verification import verification_blocks, verification_subject
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from glm5inspect.render.blocks import Block
     from glm5inspect.report import Finding, Report
 
-_ROWS = {row.name.removeprefix("self_attn."): number for number, row in enumerate(BLOCK)}
 _CHECKS = (Code.DSA_MISSING, Code.DSA_DTYPE, Code.DSA_SHAPE, Code.DSA_BYTES)
 _PRESENCE = {True: "present", False: "MISSING", None: "not seen"}
 _STRIP_LIMIT = 200  # layers drawn as a strip; more than a screen has columns is no glance any more
@@ -85,7 +83,10 @@ def folded(report: Report) -> list[Folded]:
 def _block_order(finding: Finding) -> tuple[int, int, int]:
     """Put findings about a DSA block into the order of its table, and of the checks of one tensor."""
     _, _, name = (finding.tensor or "").partition(".self_attn.")
-    row = _ROWS.get(name, len(_ROWS))
+    from glm5inspect.dsa_block import BLOCK  # noqa: PLC0415 - for one command only
+
+    rows = [row.name.removeprefix("self_attn.") for row in BLOCK]
+    row = rows.index(name) if name in rows else len(rows)
     check = _CHECKS.index(finding.code) if finding.code in _CHECKS else len(_CHECKS)
     return (row, check, -1 if finding.layer is None else finding.layer)
 
