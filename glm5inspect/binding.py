@@ -17,7 +17,7 @@ from glm5inspect.encodings import RANK, SCALE_SUFFIX, SLICED, SUFFIXES, Part, re
 from glm5inspect.flaws import Place, judge, wrong_dtype, wrong_shape
 from glm5inspect.inventory import is_expert_number
 from glm5inspect.report import Finding, counted, ranges
-from glm5inspect.roles import is_cache_scale
+from glm5inspect.roles import in_layer, is_cache_scale
 from glm5inspect.stored import StoredModule
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def bind(inventory: Inventory, expected: Iterable[Expected], tile: tuple[int, in
 
 def name_of(row: Expected, suffix: str = "") -> str:
     """Return the full name of what a row expects, experts left as ``E``."""
-    path = row.path if row.layer is None else row.path.replace(".N.", f".{row.layer}.", 1)
+    path = in_layer(row.path, row.layer)
     return f"{path}.{suffix}" if suffix else path
 
 

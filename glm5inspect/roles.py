@@ -172,6 +172,11 @@ def is_cache_scale(pattern: str) -> bool:
     return ".self_attn." in pattern and pattern.endswith((".k_scale", ".v_scale"))
 
 
+def in_layer(pattern: str, layer: int | None) -> str:
+    """Put the number of a layer into a census pattern; one outside the layers stays as it is."""
+    return pattern if layer is None else pattern.replace(".N.", f".{layer}.", 1)
+
+
 def mixer_of(pattern: str, role: TensorRole | None) -> str | None:
     """Return ``"KDA"`` or ``"DSA"`` when a tensor of this name and role occurs in that mixer only, else ``None``."""
     if role in _KDA_ROLES:

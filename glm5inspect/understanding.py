@@ -18,7 +18,7 @@ from glm5inspect.encodings import SUFFIXES
 from glm5inspect.geometry import text_config
 from glm5inspect.modules import LAYER, expected_modules
 from glm5inspect.report import Fact, Finding, counted, some
-from glm5inspect.roles import MTP_ONLY_NAMES, TensorRole, classify, is_cache_scale
+from glm5inspect.roles import MTP_ONLY_NAMES, TensorRole, classify, in_layer, is_cache_scale
 from glm5inspect.scope import Scope
 
 if TYPE_CHECKING:
@@ -114,13 +114,11 @@ def foreign_architecture(inventory: Inventory, config: Mapping[str, object] | No
     """Report a model that is not this one, by ``model_type``, or by its names where there is no config."""
     if config is not None:
         stated = [config.get("model_type"), text_config(config).get("model_type")]
-        known = [kind for kind in stated if isinstance(kind, str)]
-        foreign = [kind for kind in known if kind not in MODEL_TYPES]
+        foreign = [kind for kind in stated if isinstance(kind, str) and kind not in MODEL_TYPES]
         if not foreign:
             return None
-        known = foreign
-        message = f"config.json: model_type is {known[0]}; this tool knows {', '.join(sorted(MODEL_TYPES))}"
-        return Finding(Code.FOREIGN_ARCHITECTURE, message, expected=sorted(MODEL_TYPES), actual=known[0])  # type: ignore[arg-type]
+        message = f"config.json: model_type is {foreign[0]}; this tool knows {', '.join(sorted(MODEL_TYPES))}"
+        return Finding(Code.FOREIGN_ARCHITECTURE, message, expected=sorted(MODEL_TYPES), actual=foreign[0])  # type: ignore[arg-type]
     patterns = {group.pattern for group in inventory.known_groups}
     ours = any(mark in pattern for pattern in patterns for mark in _MARKS)
     # One shard of many may hold nothing but experts, which are named alike everywhere.
@@ -266,8 +264,7 @@ def translate(inventory: Inventory, spoken: Spoken) -> Inventory:
 
 
 def _translate_name(name: str, pattern: str, layer: int | None) -> str:
-    if layer is not None:
-        pattern = pattern.replace(".N.", f".{layer}.", 1)
+    pattern = in_layer(pattern, layer)
     if ".experts.E." in pattern:
         expert = name.partition(".experts.")[2].partition(".")[0]
         pattern = pattern.replace(".E.", f".{expert if expert.isdecimal() else 'E'}.", 1)

@@ -19,7 +19,7 @@ from glm5inspect.modules import MTP_COPIES
 from glm5inspect.quantization.check import check_quantization
 from glm5inspect.quantization.declared import declared_tile
 from glm5inspect.report import Finding, Report, counted, in_order, ranges
-from glm5inspect.roles import TensorRole
+from glm5inspect.roles import TensorRole, in_layer
 from glm5inspect.scope import CHECKS, Scope
 from glm5inspect.second_opinion import ask_library
 from glm5inspect.sources.base import CONFIG_NAME, QUANT_CONFIG_NAME
@@ -174,9 +174,7 @@ def verify(
         outcomes |= _check_modules(inventory, model, binding, config)
         # What is damaged says nothing about how it was meant to be stored.
         modules = [bound.module for bound in binding.modules if not bound.module.reading.flaws]
-        names = [
-            g.pattern if g.layer is None else g.pattern.replace(".N.", f".{g.layer}.", 1) for g in inventory.groups
-        ]
+        names = [in_layer(group.pattern, group.layer) for group in inventory.groups]
         found, subjects = check_quantization(
             configs,
             modules,
