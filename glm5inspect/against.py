@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
 from glm5inspect.errors import SourceError
-from glm5inspect.report import Fact, Finding, counted, ranges, some
+from glm5inspect.report import Fact, Finding, counted, layers_named, some
 from glm5inspect.roles import parse_name
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _kind(tensor: TensorRecord | None) -> str | None:
 
 def _finding(code: Code, pattern: str, difference: _Difference) -> Finding:
     layers, number = sorted(difference.layers), len(difference.names)
-    where = f" in layer{'s' if len(layers) > 1 else ''} {ranges(layers)}" if layers else ""
+    where = f" in {layers_named(layers)}" if layers else ""
     what = _WHAT.get(code) or f"{difference.actual} instead of {difference.expected}"
     message = f"{pattern}: {what}, {counted(number, 'tensor')}{where}"
     if number == 1:

@@ -16,7 +16,7 @@ from glm5inspect.catalogue import Code
 from glm5inspect.encodings import RANK, SCALE_SUFFIX, SLICED, SUFFIXES, Part, read_module
 from glm5inspect.flaws import Place, judge, wrong_dtype, wrong_shape
 from glm5inspect.inventory import is_expert_number
-from glm5inspect.report import Finding, counted, ranges
+from glm5inspect.report import Finding, counted, layers_named, ranges
 from glm5inspect.roles import in_layer, is_cache_scale
 from glm5inspect.stored import StoredModule
 
@@ -347,7 +347,7 @@ def check_habits(binding: Binding) -> Iterator[Finding]:
     for (code, path, dtype), places in sorted(kinds.items(), key=lambda entry: (entry[0][0].value, *entry[0][1:])):
         layers = sorted(layer for layer, _ in places if layer is not None)
         number = sum(count for _, count in places)
-        where = f" in layer{'s' if len(layers) > 1 else ''} {ranges(layers)}" if layers else ""
+        where = f" in {layers_named(layers)}" if layers else ""
         usual = "F32" if code is Code.PRECISION_NARROWED else "BF16"
         what = f"{dtype} where the reference has {usual}" if dtype else "scales of block FP8 under this name"
         yield Finding(

@@ -182,6 +182,12 @@ def ranges(numbers: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
+def layers_named(layers: Iterable[int]) -> str:
+    """Name one layer or several, as ranges."""
+    numbers = set(layers)
+    return f"layer{'s' if len(numbers) > 1 else ''} {ranges(numbers)}"
+
+
 def counted(number: int, noun: str) -> str:
     """Write a number with its noun, which takes an *s* unless the number is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Code
-from glm5inspect.report import Finding, ranges
+from glm5inspect.report import Finding, layers_named, ranges
 from glm5inspect.roles import classify
 
 if TYPE_CHECKING:
@@ -118,10 +118,7 @@ def mixed_encodings(modules: Iterable[Bound]) -> Iterator[Finding]:
             encodings.setdefault(bound.module.reading.name, set()).add(bound.module.layer)
     for role, encodings in sorted(roles.items()):
         if len(encodings) > 1:
-            told = [
-                f"{name} in layer{'s' if len(layers) > 1 else ''} {ranges(layers)}"
-                for name, layers in sorted(encodings.items())
-            ]
+            told = [f"{name} in {layers_named(layers)}" for name, layers in sorted(encodings.items())]
             yield Finding(Code.ENCODING_MIXED, f"{role}: {'; '.join(told)}", actual=sorted(encodings), count=len(told))  # type: ignore[arg-type]
 
 

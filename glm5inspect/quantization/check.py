@@ -14,7 +14,7 @@ from glm5inspect.quantization.patterns import Target
 from glm5inspect.quantization.remedy import entries_for, override, stem_of
 from glm5inspect.quantization.schemes import Activations
 from glm5inspect.quantization.unused import unused_entries
-from glm5inspect.report import Finding, counted, ranges, some
+from glm5inspect.report import Finding, counted, layers_named, ranges, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -306,7 +306,7 @@ def _extent(group: Sequence[Slice]) -> str:
     """Say which modules these are: how many, of which layers, of which part, and what their names have in common."""
     number = counted(sum(piece.number for piece in group), "Linear module")
     layers = [piece.module.layer for piece in group if piece.module.layer is not None]
-    of = f" of layer{'s' if len(set(layers)) > 1 else ''} {ranges(layers)}" if layers else ""
+    of = f" of {layers_named(layers)}" if layers else ""
     parts = sorted({piece.module.part for piece in group})
     paths = [piece.module.path for piece in group]
     pattern = paths[0] if len(set(paths)) == 1 else f"{stem}.*" if (stem := stem_of(paths)) else ""

@@ -13,7 +13,7 @@ from glm5inspect.render.blocks import Grid, Lines
 from glm5inspect.render.differences import difference_blocks, difference_subject
 from glm5inspect.render.verification import verification_blocks, verification_subject
 from glm5inspect.render.wording import Folded, columns, dtypes_text, fold, size, verdict
-from glm5inspect.report import counted, printable, ranges
+from glm5inspect.report import counted, layers_named, printable, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -256,7 +256,7 @@ def _dsa_subject(answer: DsaAnswer) -> tuple[str, str]:
     layers = [block.layer for block in answer.blocks]
     if not layers:
         return "no DSA block was checked", ""
-    where = f"layer{'s' if len(layers) > 1 else ''} {ranges(layers)}"
+    where = layers_named(layers)
     bound, expected = sum(block.bound for block in answer.blocks), sum(block.expected for block in answer.blocks)
     return f"{counted(len(layers), 'DSA block')} ({where}), {bound} of {counted(expected, 'tensor')} found", ""
 
@@ -264,8 +264,8 @@ def _dsa_subject(answer: DsaAnswer) -> tuple[str, str]:
 def _mtp_subject(answer: MtpAnswer) -> tuple[str, str]:
     seen = [layer.layer for layer in answer.layers if layer.tensors]
     unseen = [layer.layer for layer in answer.layers if not layer.tensors]
-    parts = [f"MTP layer{'s' if len(seen) > 1 else ''} {ranges(seen)} found"] if seen else []
-    parts += [f"MTP layer{'s' if len(unseen) > 1 else ''} {ranges(unseen)} only in the index"] if unseen else []
+    parts = [f"MTP {layers_named(seen)} found"] if seen else []
+    parts += [f"MTP {layers_named(unseen)} only in the index"] if unseen else []
     unknown = answer.layers and answer.declared is None and answer.num_hidden_layers is None
     return ", ".join(parts) or "no MTP layer found", "number and place, which no config tells" if unknown else ""
 
