@@ -161,8 +161,9 @@ class Code(Enum):
     KV_SCHEME = ("kv-scheme", _WARNING, "the scales of the KV cache are not those declared")
     QUANT_PATTERN_UNUSED = ("quant-pattern-unused", _NOTE, "an entry of a quantization config that names nothing")
 
-    # Answers to a question about names
+    # What the caller asked for
     NO_MATCH = ("no-match", _ERROR, "no tensor matches")
+    ACCEPT_UNUSED = ("accept-unused", _WARNING, "an entry of the accepted list that covers nothing")
 
 
 BY_SLUG = {code.value: code for code in Code}

@@ -3,80 +3,50 @@
 
 import errno
 import gc
-import os
 import sys
 import traceback
 from datetime import UTC, datetime
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from glm5inspect.options import (
     CacheDirOption,
     DialectOption,
     Exit,
-    Run,
     ScopeOption,
     SourceArgument,
-    Sources,
+    SourcesArgument,
     SubfolderOption,
     VersionOption,
     check_label,
     check_output,
     check_parts,
-    command,
-    find_code,
-    refuse_empty_source,
+    source_argument,
     source_help,
+    source_option,
 )
-from glm5inspect.report import printable
+from glm5inspect.program import EXIT_CODES, WHAT_IT_DOES, Group
+from glm5inspect.report import Report
+from glm5inspect.running import Run, Sources, command, find_code
 from glm5inspect.scope import Scope
 from glm5inspect.streams import abandon, complain, read_names, tell
 
-WITHOUT_POLICY = ("fail_on", "exit_zero", "select", "ignore", "quiet")
+WITHOUT_POLICY = ("fail_on", "exit_zero", "select", "ignore", "accept", "quiet")
 """The options of a command that has a verdict."""
-
-WHAT_IT_DOES = """\
-glm5inspect accounts for every tensor of a GLM-5.3-Flash checkpoint, from the headers alone.
-  glm5inspect verify SOURCE        every check: modules, encodings, quantization config, and the census
-  glm5inspect census SOURCE        count everything; an unknown name is an error
-  glm5inspect verify-dsa SOURCE    the 14 tensors of every sparse-attention block
-  glm5inspect find-mtp SOURCE      the multi-token-prediction layer: is it there, and whole
-  glm5inspect show SOURCE [GLOB]   dtype, shape and place of tensors
-  glm5inspect classify NAME        what a tensor name is for
-  glm5inspect explain CODE         what a finding means, and what to do
-
-SOURCE is a folder of shards, owner/name of the Hub, or snapshot:reference. More: glm5inspect --help"""
-
-
-class _Group(TyperGroup):
-    """The commands; a SOURCE without a command is told which one to put before it."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - classes of Typer's own Click
-        """Find a command, or say what was probably meant."""
-        command = super().get_command(ctx, cmd_name)
-        if command is None and (set("/.:") & set(cmd_name) or os.path.exists(cmd_name)):  # noqa: PTH110 - any text
-            name = printable(cmd_name)
-            ctx.fail(f"{name} is not a command. Did you mean: glm5inspect census {name}")
-        return command
 
 
 app = typer.Typer(
-    cls=_Group,
+    cls=Group,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-@app.callback(invoke_without_command=True)
+@app.callback(invoke_without_command=True, epilog=EXIT_CODES)
 def _root(context: typer.Context, version: VersionOption = False) -> None:  # noqa: ARG001, FBT002 - Typer's form
-    """Account for every tensor of a GLM-5.3-Flash checkpoint before anyone loads a byte.
-
-    Exit codes: 0 everything was checked and nothing found; 1 findings; 2 wrong usage; 3 could not answer (unreadable,
-    malformed, missing); 70 a bug in glm5inspect; 130 interrupted.
-    """
+    """Account for every tensor of a GLM-5.3-Flash checkpoint before anyone loads a byte."""
     if context.invoked_subcommand is None:
         typer.echo(WHAT_IT_DOES)
         raise typer.Exit(Exit.USAGE)
@@ -90,20 +60,17 @@ def census(
     subfolder: SubfolderOption = None,
     patterns: Annotated[bool, typer.Option("--patterns", help="List every pattern.")] = False,  # noqa: FBT002
     layers: Annotated[bool, typer.Option("--layers", help="List every layer.")] = False,  # noqa: FBT002
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against", metavar="SOURCE", callback=refuse_empty_source, help="Compare with this source, name by name."
-        ),
-    ] = None,
+    against: Annotated[str | None, source_option("--against", "Compare with this source, name by name.")] = None,
     dialect: DialectOption = None,
     scope: ScopeOption = Scope.AUTO,
 ) -> None:
-    """Count every tensor, give each a role, and check headers and index.
+    """Count every tensor, give each a role; check headers and index.
 
     A name that no rule teaches is an error, as is whatever headers, files and index say against each other.
 
-    Example: glm5inspect census ./GLM-5.3-Flash-NVFP4 --against snapshot:reference
+    Examples:
+        glm5inspect census snapshot:reference --layers
+        glm5inspect census ./GLM-5.3-Flash-NVFP4 --against snapshot:reference
     """
     from glm5inspect.census import take_census
     from glm5inspect.render.progress import ShardProgress
@@ -120,8 +87,8 @@ def census(
 def diff(
     run: Run,
     sources: Sources,
-    source: Annotated[str, typer.Argument(metavar="A", callback=refuse_empty_source, help=source_help("The first"))],
-    other: Annotated[str, typer.Argument(metavar="B", callback=refuse_empty_source, help="The second, likewise.")],
+    source: Annotated[str, source_argument("A", source_help("The first"))],
+    other: Annotated[str, source_argument("B", "The second, likewise.")],
     subfolder: SubfolderOption = None,
     rename: Annotated[
         list[str] | None,
@@ -133,7 +100,9 @@ def diff(
     Tensors that only one of them has, other dtypes, shapes and encodings, and keys of config.json. How tensors are cut
     into shards does not matter.
 
-    Example: glm5inspect diff snapshot:official-fp8 ./GLM-5.3-Flash-NVFP4
+    Examples:
+        glm5inspect diff snapshot:official-fp8 ./GLM-5.3-Flash-NVFP4
+        glm5inspect diff zai-org/GLM-5.3-Flash ./mine --rename model.visual=visual
     """
     from glm5inspect.difference import diff as compare
     from glm5inspect.renaming import parse_rename
@@ -154,16 +123,13 @@ def classify(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="NAME...", help="Tensor names, or - to read them line by line.")
     ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="SOURCE", callback=refuse_empty_source, help="Classify every name of this source."
-        ),
-    ] = None,
+    source: Annotated[str | None, source_option("--from", "Classify every name of this source.")] = None,
 ) -> None:
     """Say what tensor names are for.
 
-    Example: glm5inspect classify model.language_model.layers.3.self_attn.indexer.wk.weight
+    Examples:
+        glm5inspect classify model.language_model.layers.45.eh_proj.weight
+        glm5inspect classify --from ./GLM-5.3-Flash-NVFP4 --format csv
     """
     from glm5inspect.classification import classify_names, classify_source
 
@@ -190,9 +156,13 @@ def verify_dsa(
     dialect: DialectOption = None,
     scope: ScopeOption = Scope.AUTO,
 ) -> None:
-    """Check the 14 tensors of every DSA block: there, dtype, shape, bytes, and nothing more.
+    """Check the 14 tensors of every DSA block.
 
-    Example: glm5inspect verify-dsa ./GLM-5.3-Flash-NVFP4 --layer 45
+    Each must be there with its dtype, shape and bytes, and nothing more.
+
+    Examples:
+        glm5inspect verify-dsa snapshot:reference
+        glm5inspect verify-dsa ./GLM-5.3-Flash-NVFP4 --layer 45
     """
     from glm5inspect.dsa import verify_dsa as check_blocks
     from glm5inspect.render.progress import ShardProgress
@@ -212,9 +182,13 @@ def find_mtp(
     dialect: DialectOption = None,
     scope: ScopeOption = Scope.AUTO,
 ) -> None:
-    """Locate the multi-token-prediction layer by its names, and check that it is whole and in its place.
+    """Find the multi-token-prediction layer.
 
-    Example: glm5inspect find-mtp ./GLM-5.3-Flash-NVFP4
+    It is found by its names, and must be whole, and where the config puts it.
+
+    Examples:
+        glm5inspect find-mtp ./GLM-5.3-Flash-NVFP4
+        glm5inspect find-mtp zai-org/GLM-5.3-Flash --format json
     """
     from glm5inspect.mtp import find_mtp as find
     from glm5inspect.render.progress import ShardProgress
@@ -229,7 +203,7 @@ def find_mtp(
 def verify(
     run: Run,
     sources: Sources,
-    source: SourceArgument,
+    names: SourcesArgument,
     subfolder: SubfolderOption = None,
     require: Annotated[
         list[str] | None,
@@ -243,17 +217,28 @@ def verify(
     dialect: DialectOption = None,
     scope: ScopeOption = Scope.AUTO,
 ) -> None:
-    """Run every check on the whole checkpoint: modules, encodings, quantization config, and all that census checks.
+    """Run every check on the whole checkpoint.
 
-    Example: glm5inspect verify ./GLM-5.3-Flash-NVFP4 --require mtp
+    Modules, encodings, quantization config, and all that census checks.
+
+    Examples:
+        glm5inspect verify ./GLM-5.3-Flash-NVFP4 --require mtp
+        glm5inspect verify zai-org/GLM-5.3-Flash --report junit=verify.xml
     """
+    from glm5inspect.overview import answer_each
     from glm5inspect.render.progress import ShardProgress
     from glm5inspect.verify import verify as run_checks
 
+    if len(names) > 1 and sources.revision is not None:
+        raise typer.BadParameter("say it with each SOURCE: owner/name@revision", param_hint="--revision")
+
+    def ask(name: str) -> Report:
+        opened = sources.open(name, progress, subfolder=subfolder)
+        return run_checks(opened, dialect=dialect, require=require or (), scope=scope, progress=progress)
+
     with ShardProgress(sys.stderr) as progress:
-        opened = sources.open(source, progress, subfolder=subfolder)
-        report = run_checks(opened, dialect=dialect, require=require or (), scope=scope, progress=progress)
-    run.finish(report)
+        reports = list(answer_each(names, ask)) if len(names) > 1 else [ask(names[0])]
+    run.finish(*reports)
 
 
 @command(app, "show")
@@ -266,9 +251,13 @@ def show(
     ] = None,
     subfolder: SubfolderOption = None,
 ) -> None:
-    """List the tensors whose names match: dtype, shape, bytes, role, shard, and byte span in the file.
+    """List the tensors whose names match.
 
-    Example: glm5inspect show ./GLM-5.3-Flash-NVFP4 '*.layers.45.*norm*'
+    Each with dtype, shape, bytes, role, shard, and byte span in the file.
+
+    Examples:
+        glm5inspect show ./GLM-5.3-Flash-NVFP4 '*.layers.45.*norm*'
+        glm5inspect show snapshot:reference '*.eh_proj.*' --format csv
     """
     if "" in (globs or ()):
         raise typer.BadParameter("is empty; give a glob, or leave it out", param_hint="GLOB")
@@ -300,9 +289,13 @@ def record(
         datetime | None, typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="The day, else today.")
     ] = None,
 ) -> None:
-    """Write the inventory of a source as a snapshot file; nothing is written unless the verdict is good.
+    """Write the inventory of a source as a snapshot file.
 
-    Example: glm5inspect record ./GLM-5.3-Flash-NVFP4 --output mine.json --repo me/mine
+    Nothing is written unless the verdict is good.
+
+    Examples:
+        glm5inspect record ./GLM-5.3-Flash-NVFP4 -o mine.json --repo me/mine
+        glm5inspect record zai-org/GLM-5.3-Flash --output official.json
     """
     from glm5inspect.recording import record as take
     from glm5inspect.render.progress import ShardProgress
@@ -324,20 +317,23 @@ def record(
 @command(app, "explain", without=WITHOUT_POLICY)
 def explain(
     run: Run,
-    code: Annotated[str | None, typer.Argument(metavar="[CODE]", help="A finding code; none lists all.")] = None,
+    code: Annotated[
+        str | None,
+        typer.Argument(metavar="[CODE]", help="A finding code; none lists all."),
+    ] = None,
 ) -> None:
-    """Explain a finding: what it means, how it usually comes about, what to do.
+    """Explain a finding: its meaning, usual cause and remedy.
 
-    Example: glm5inspect explain dsa-shape
+    Examples:
+        glm5inspect explain dsa-shape
+        glm5inspect explain --format csv --output findings.csv
     """
     from glm5inspect.explain import explain as explain_codes
 
     run.finish(explain_codes(() if code is None else (find_code(code, "CODE"),)))
 
 
-cache_app = typer.Typer(
-    help="Look at the headers that are kept of repositories of the Hub, or remove them.", rich_markup_mode=None
-)
+cache_app = typer.Typer(help="Look at the headers kept from the Hub, or remove them.", rich_markup_mode=None)
 app.add_typer(cache_app, name="cache")
 
 
@@ -351,7 +347,9 @@ def _on_cache(run: Run, cache_dir: str | None, *, clear: bool) -> NoReturn:
 def cache_info(run: Run, cache_dir: CacheDirOption = None) -> None:
     """Say where headers are kept, how many, and how large.
 
-    Example: glm5inspect cache info
+    Examples:
+        glm5inspect cache info
+        glm5inspect cache info --cache-dir ./headers --format json
     """
     _on_cache(run, cache_dir, clear=False)
 
@@ -362,7 +360,9 @@ def cache_clear(run: Run, cache_dir: CacheDirOption = None) -> None:
 
     The cache of huggingface_hub is not touched.
 
-    Example: glm5inspect cache clear
+    Examples:
+        glm5inspect cache clear
+        glm5inspect cache clear --cache-dir ./headers
     """
     _on_cache(run, cache_dir, clear=True)
 

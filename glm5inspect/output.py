@@ -42,7 +42,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def write_apart_from(path: str, text: str, *sources: SourceInfo | None) -> None:
-    """Write text to a file, unless that is a part of one of the sources.
+    """Write text to a file, unless that is one of the sources, or a part of one.
 
     Raises:
         OutputError: It is, or it cannot be written.
@@ -50,6 +50,8 @@ def write_apart_from(path: str, text: str, *sources: SourceInfo | None) -> None:
     for source in sources:
         if source and source.kind in ("directory", "file"):
             refuse_parts_of(source.resolved, path)
+        if source and source.kind == "snapshot" and os.path.realpath(source.resolved) == os.path.realpath(path):
+            raise OutputError(f"{path}: is the snapshot that was looked at; nothing is written over it")
     write_file(path, text)
 
 

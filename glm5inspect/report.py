@@ -84,10 +84,25 @@ class SourceInfo:
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """One ``--ignore CODE[:GLOB]``, or the name of a check instead of a code; without a glob all of it is waived."""
+    """Findings that need not be heard of: one ``--ignore``, or one entry of a reviewed list.
+
+    Attributes:
+        code: A finding code, or the name of a check.
+        glob: On which tensors; ``None`` for all of it.
+        reason: Why a reviewer accepted them; ``None`` for an ``--ignore``, which gives no reason.
+        origin: The file and the place in it of a reviewed entry.
+    """
 
     code: Code | str
     glob: str | None = None
+    reason: str | None = None
+    origin: str | None = None
+
+    @property
+    def subject(self) -> str:
+        """What it is about, in words."""
+        slug = self.code if isinstance(self.code, str) else self.code.value
+        return slug if self.glob is None else f"{slug} on {self.glob}"
 
     def covers(self, finding: Finding) -> bool:
         """Tell whether a finding is waived; a glob is matched against the tensor name."""
@@ -102,13 +117,17 @@ class Policy:
 
     Attributes:
         select: Only these codes, and findings of these checks, count; empty means all.
-        waivers: Findings that were looked at and accepted; they are counted, not listed.
+        waivers: Findings that do not count; those that a reviewer accepted stay in the report, with the reason.
         fail_on: The least severity that fails, ``None`` for never.
     """
 
     select: frozenset[Code | str] = frozenset()
     waivers: tuple[Waiver, ...] = ()
     fail_on: Severity | None = Severity.ERROR
+
+    def asks_for(self, finding: Finding) -> bool:
+        """Tell whether a finding counts, waivers apart."""
+        return not self.select or bool({finding.code, finding.check} & self.select)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +140,11 @@ class Report:
         answer: The command's own facts, a frozen dataclass whose field names are the keys of the JSON report.
         findings: In the fixed order of `Finding.order`.
         complete: False when something could not be read; such an answer is neither *yes* nor *no*.
-        waived: How many findings a waiver covered.
+        waived: How many findings an ``--ignore`` covered.
+        accepted: Findings that an entry of a reviewed list covered, each with that entry.
         failed: Whether a finding weighs as much as the policy allows or more.
         fail_on: The least severity that fails, ``None`` for never.
+        reports: The judged reports that this one puts side by side, one for each of several sources.
     """
 
     command: str
@@ -132,17 +153,30 @@ class Report:
     findings: tuple[Finding, ...] = ()
     complete: bool = True
     waived: int = 0
+    accepted: tuple[tuple[Finding, Waiver], ...] = ()
     failed: bool = False
     fail_on: Severity | None = Severity.ERROR
+    reports: tuple[Report, ...] = ()
 
     @property
     def ok(self) -> bool:
         """Whether everything was read and nothing failed."""
         return self.complete and not self.failed
 
+    @property
+    def verdict(self) -> str:
+        """How it ended, in a word."""
+        return "OK" if self.ok else "FAILED" if self.complete else "INCOMPLETE"
+
+    @property
+    def topic(self) -> str:
+        """What the answer is about: the command, unless an answer of another kind says so itself."""
+        return getattr(self.answer, "topic", self.command)
+
     def count(self, severity: Severity) -> int:
-        """Return how many findings have exactly this severity."""
-        return sum(finding.severity is severity for finding in self.findings)
+        """Return how many findings have exactly this severity, those of its reports included."""
+        own = sum(finding.severity is severity for finding in self.findings)
+        return own + sum(report.count(severity) for report in self.reports)
 
     def fails(self, finding: Finding) -> bool:
         """Tell whether a finding makes the answer *no*."""
@@ -150,10 +184,17 @@ class Report:
 
     def judged(self, policy: Policy) -> Report:
         """Return the report with the caller's policy applied."""
-        chosen = [f for f in self.findings if not policy.select or {f.code, f.check} & policy.select]
-        kept = [f for f in chosen if not any(waiver.covers(f) for waiver in policy.waivers)]
-        report = replace(self, findings=tuple(kept), waived=len(chosen) - len(kept), fail_on=policy.fail_on)
-        return replace(report, failed=any(map(report.fails, kept)))
+        kept, accepted, waived = [], [], 0
+        for finding in filter(policy.asks_for, self.findings):
+            waiver = next((waiver for waiver in policy.waivers if waiver.covers(finding)), None)
+            if waiver is None:
+                kept.append(finding)
+            elif waiver.reason is None:
+                waived += 1
+            else:
+                accepted.append((finding, waiver))
+        report = replace(self, findings=tuple(kept), waived=waived, accepted=tuple(accepted), fail_on=policy.fail_on)
+        return replace(report, failed=any(map(report.fails, kept)) or any(part.failed for part in self.reports))
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

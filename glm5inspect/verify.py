@@ -192,7 +192,7 @@ def verify(
     )
     outcomes["fingerprint"] = _Outcome(1, differing)
     for part in require:
-        if part == "mtp" and any(finding.code is Code.MTP_MISSING for finding in outcomes["mtp"].findings):
+        if any(finding.code is Code.MTP_MISSING for finding in outcomes.get(part, _Outcome(0, [])).findings):
             continue
         if not _has(inventory, binding, part):
             finding = Finding(Code.PART_REQUIRED, f"{part} is required, and nothing of it is here")

@@ -33,6 +33,12 @@ JUNIT = {
 
 def read_junit(text: str) -> Element:
     """Parse a JUnit file, hold it to its structure, and return its only suite."""
+    (suite,) = read_suites(text)
+    return suite
+
+
+def read_suites(text: str) -> list[Element]:
+    """Parse a JUnit file, hold it to its structure, and return its suites."""
     root = fromstring(text)  # noqa: S314 - our own output, and no entity is declared in it
     assert root.tag == "testsuites"
     for element in root.iter():
@@ -40,14 +46,15 @@ def read_junit(text: str) -> Element:
         assert element.keys() == sorted(element.keys(), key=list(element.keys()).index)
         assert {*element.keys()} == attributes
         assert {child.tag for child in element} <= children
-    (suite,) = root
-    cases = suite.findall("testcase")
-    for element in (root, suite):
-        assert int(element.attrib["tests"]) == len(cases) == len({case.attrib["name"] for case in cases})
+    for element in (root, *root):
+        cases = list(element.iter("testcase"))
+        names = {(case.attrib["classname"], case.attrib["name"]) for case in cases}
+        assert int(element.attrib["tests"]) == len(cases) == len(names)
         for total, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
             assert int(element.attrib[total]) == sum(case.find(kind) is not None for case in cases)
-    assert all(sum(child.tag != "system-out" for child in case) <= 1 for case in cases)
-    return suite
+        assert all(sum(child.tag != "system-out" for child in case) <= 1 for case in cases)
+    assert len({suite.attrib["name"] for suite in root}) == len(root)
+    return list(root)
 
 
 def texts_of(element: Element) -> str:
@@ -61,10 +68,22 @@ URI = re.compile(r"(?:[A-Za-z0-9._~/!$&'()*+,;=@-]|%[0-9A-F]{2})+")
 
 def read_sarif(text: str) -> dict[str, Any]:
     """Parse a SARIF log, hold it to what the specification says of the parts used, and return its only run."""
+    (run,) = read_runs(text)
+    return run
+
+
+def read_runs(text: str) -> list[dict[str, Any]]:
+    """Parse a SARIF log, hold it to what the specification says of the parts used, and return its runs."""
     log = json.loads(text)
     assert log.keys() == {"$schema", "version", "runs"}
     assert log["version"] == "2.1.0"
-    (run,) = log["runs"]
+    for run in log["runs"]:
+        _check_run(run)
+    runs: list[dict[str, Any]] = log["runs"]
+    return runs
+
+
+def _check_run(run: dict[str, Any]) -> None:
     driver = run["tool"]["driver"]
     rules = driver["rules"]
     assert driver["name"] == "glm5inspect"
@@ -80,15 +99,17 @@ def read_sarif(text: str) -> dict[str, Any]:
         assert result["level"] in LEVELS
         _check_messages(result["message"])
         fingerprints.add(json.dumps(result["partialFingerprints"]))
+        for suppression in result.get("suppressions", ()):
+            assert suppression["kind"] == "external"
+            assert suppression["justification"]
         for location in result.get("locations", ()):
             assert location.keys() <= {"physicalLocation", "logicalLocations"}
             if place := location.get("physicalLocation"):
                 assert URI.fullmatch(place["artifactLocation"]["uri"])
                 assert place["artifactLocation"]["uriBaseId"] in run["originalUriBaseIds"]
     assert len(fingerprints) == len(run["results"])
+    assert len({"suppressions" in result for result in run["results"]}) <= 1
     assert {rule["id"] for rule in rules} == {result["ruleId"] for result in run["results"]}
-    run_: dict[str, Any] = run
-    return run_
 
 
 def _check_messages(*messages: dict[str, str]) -> None:
@@ -133,9 +154,11 @@ def read_github(text: str) -> tuple[list[Command], list[str]]:
         pairs = [pair.split("=", 1) for pair in (found[2] or "").split(",") if pair]
         properties = {key: _unescape(value).replace("%3A", ":").replace("%2C", ",") for key, value in pairs}
         commands.append(Command(found[1], properties, _unescape(found[3])))
-    assert [command.name for command in commands[:2]] == ["group", "endgroup"]
-    assert {command.name for command in commands[2:]} <= {"error", "warning", "notice"}
-    return commands[2:], plain
+    groups = [command.name for command in commands if command.name in ("group", "endgroup")]
+    assert groups == ["group", "endgroup"] * (len(groups) // 2) != []
+    assert [command.name for command in commands[: len(groups)]] == groups
+    assert {command.name for command in commands[len(groups) :]} <= {"error", "warning", "notice"}
+    return commands[len(groups) :], plain
 
 
 def _unescape(text: str) -> str:

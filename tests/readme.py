@@ -3,8 +3,8 @@
 
     python tests/readme.py
 
-writes the catalogue of findings between its two markers, and runs the commands of every ``console`` block to write what
-they print below them. `test_readme.py` holds the file to both.
+writes the catalogue of findings and the help of every command between their markers, and runs the commands of every
+``console`` block to write what they print below them. `test_readme.py` holds the file to all of it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,26 @@ import re
 import subprocess
 import sys
 import tempfile
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from checkpoints import write_stand_in
 from loopback_hub import LoopbackHub, Repo
+from typer.core import TyperGroup
+from typer.main import get_command
+from typer.testing import CliRunner
 
 from glm5inspect.catalogue import Code
+from glm5inspect.cli import app
 from glm5inspect.explanations import EXPLANATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 PUBLISHED = "LibertAIDAI/GLM-5.3-Flash-NVFP4"
 COMMIT = "9e0d74e3cef17f634e84fb8e2223707e02616290"
 README = Path(__file__).parents[1] / "README.md"
-BEGIN = "<!-- findings: written by tests/readme.py -->\n"
-END = "<!-- end of findings -->\n"
 SESSION = re.compile(r"(?<=```console\n).*?(?=```)", flags=re.DOTALL)
 
 
@@ -44,11 +51,55 @@ def catalogue() -> str:
     return "\n".join(sections)
 
 
-def with_catalogue(text: str) -> str:
-    """Return the text of a README with its catalogue brought up to date."""
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{catalogue()}\n{END}{tail}"
+def _command_names(group: TyperGroup, before: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from _command_names(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
+
+
+def _program() -> TyperGroup:
+    program = get_command(app)
+    assert isinstance(program, TyperGroup)
+    return program
+
+
+COMMANDS = sorted(_command_names(_program()))
+"""Every command, as it is typed."""
+
+
+@cache
+def help_of(command: str, columns: int = 80) -> str:
+    """Return the help of a command, of a group, or with an empty name of the program, for a terminal so wide."""
+    environment = {"COLUMNS": str(columns)}
+    return CliRunner().invoke(app, [*command.split(), "--help"], prog_name="glm5inspect", env=environment).stdout
+
+
+def manual() -> str:
+    """Return what to unfold for the help of each command."""
+    pages = [
+        f"<details><summary><code>{f'glm5inspect {command}'.strip()} --help</code></summary>\n\n"
+        f"```text\n{help_of(command)}```\n\n</details>\n"
+        for command in ("", *COMMANDS)
+    ]
+    return "\n".join(pages)
+
+
+GENERATED: dict[str, Callable[[], str]] = {"findings": catalogue, "help": manual}
+"""The parts between two markers, and what writes them."""
+
+
+def with_generated(text: str) -> str:
+    """Return the text of a README with its generated parts brought up to date."""
+    for name, write in GENERATED.items():
+        begin, end = f"<!-- {name}: written by tests/readme.py -->\n", f"<!-- end of {name} -->\n"
+        head, found, rest = text.partition(begin)
+        _, closed, tail = rest.partition(end)
+        assert found, f"no {begin}"
+        assert closed, f"no {end}"
+        text = f"{head}{begin}\n{write()}\n{end}{tail}"
+    return text
 
 
 def run_session(session: str, folder: Path) -> str:
@@ -81,7 +132,7 @@ def main() -> None:
         here = Path(folder, "here")
         here.mkdir()
         text = SESSION.sub(lambda found: run_session(found[0], here), README.read_text())
-    README.write_text(with_catalogue(text))
+    README.write_text(with_generated(text))
 
 
 if __name__ == "__main__":

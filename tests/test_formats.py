@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from checkpoints import TEXT, Kind, shard_name, tiny, write_checkpoint, write_raw
 from format_parsers import read_csv, read_github, read_junit, read_markdown, read_sarif, texts_of
+from html_reader import read_html
 from typer.testing import CliRunner, Result
 from whole_model import CONFIG, whole
 
@@ -42,6 +43,9 @@ COMMANDS = {
 }
 """One call of every command."""
 
+SEVERAL = {"sources", "unanswered"}
+"""What an answer about several sources may be, see test_overview.py."""
+
 SOURCES = ["snapshot:nvidia-nvfp4", "damaged", "unreadable"]
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -52,6 +56,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "github": read_github,
     "sarif": read_sarif,
     "csv": read_csv,
+    "html": read_html,
 }
 
 
@@ -107,7 +112,7 @@ def test_every_format_and_every_command_has_its_place() -> None:
     """The enumeration, the renderers and the readers here name the same formats; all tables name the same commands."""
     assert {*Format} == {*FORMATS} == READERS.keys()
     commands = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert {*COMMANDS} == commands | {"cache"} == CONTENT.keys()
+    assert {*COMMANDS} == commands | {"cache"} == CONTENT.keys() - SEVERAL
     assert {"verify", *SUBJECTS} == CONTENT.keys()
     assert TABLES.keys() <= CONTENT.keys()
 

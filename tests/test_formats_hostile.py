@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from checkpoints import Kind, tiny, write_checkpoint, write_shard
 from format_parsers import read_csv, read_github, read_junit, read_markdown, read_sarif, texts_of
+from html_reader import read_html, said
 from typer.testing import CliRunner
 
 from glm5inspect.catalogue import Code
@@ -150,6 +151,15 @@ def test_markdown(command: list[str], source: Path) -> None:
     assert [name for name in HOSTILE if re.sub(" +", " ", printable(name)).strip() not in said] == []
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_html(command: list[str], source: Path) -> None:
+    """No element, attribute or script but the report's, and every name is text of the page."""
+    root = read_html(text_of(command, source, "html"))
+    assert len(root.query("script")) == 1
+    told = said(root)
+    assert [name for name in HOSTILE if printable(name) not in told] == []
+
+
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: printable(name[:20]))
 def test_a_name_is_one_cell_of_a_markdown_table(name: str) -> None:
     """In a table a name is neither cut nor joined with its neighbour, by a reader that splits at every pipe even."""
@@ -216,7 +226,7 @@ def test_a_source_or_a_repository_is_no_better(form: Format) -> None:
     origin = SourceInfo("snapshot", evil, evil, evil, evil, evil)
     report = Report(command="show", source=origin, answer=Listing(()), findings=(finding,), complete=False)
     text = render(report, form, View())
-    readers = {"junit": read_junit, "sarif": read_sarif, "csv": read_csv, "github": read_github}
+    readers = {"junit": read_junit, "sarif": read_sarif, "csv": read_csv, "github": read_github, "html": read_html}
     readers.get(form, read_markdown if form is Format.MARKDOWN else str.split)(text)
     assert "\0" not in text
     if form not in (Format.TABLE, Format.JUNIT):  # which are no logs of a workflow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from loopback_hub import LoopbackHub, Repo
-from readme import COMMIT, PUBLISHED, README, SESSION, run_session, with_catalogue
+from readme import COMMIT, PUBLISHED, README, SESSION, run_session, with_generated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +19,9 @@ TEXT = README.read_text()
 SESSIONS = SESSION.findall(TEXT)
 
 
-def test_the_catalogue_is_current() -> None:
-    """Every finding has its section, with the text that `explain` prints; mend with tests/readme.py."""
-    assert with_catalogue(TEXT) == TEXT
+def test_the_generated_parts_are_current() -> None:
+    """Every finding has its section, as `explain` prints it, and every command its help; mend with tests/readme.py."""
+    assert with_generated(TEXT) == TEXT
 
 
 def test_there_are_sessions() -> None:

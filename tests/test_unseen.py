@@ -185,6 +185,7 @@ WARNINGS = {"header-extra-key", "index-total-size", "companion-split", "config-m
     "kv-scheme",
     "scale-suffix",
     "precision-narrowed",
+    "accept-unused",
 }
 
 

@@ -32,6 +32,7 @@ REQUIRED: dict[str, tuple[Tensors, dict[str, Any], list[str], list[str]]] = {
     "no MTP, none declared": (trunk(), stating(num_nextn_predict_layers=0), [], ["mtp-absent"]),
     "no MTP, required": (trunk(), stating(num_nextn_predict_layers=0), ["mtp"], ["mtp-absent", "part-required"]),
     "MTP, none declared": (whole(), stating(num_nextn_predict_layers=0), ["mtp"], ["mtp-undeclared"]),
+    "no geometry, required": (trunk(), stating(hidden_size=None), ["mtp"], ["config-geometry", "part-required"]),
     "no tower, required": (
         {name: kind for name, kind in whole().items() if not name.startswith("model.visual")},
         {key: value for key, value in CONFIG.items() if key != "vision_config"},

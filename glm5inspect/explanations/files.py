@@ -334,4 +334,9 @@ EXPLANATIONS = {
         "A mistyped name; globs match the whole name, with `*`, `?` and `[...]`.",
         "Put `*` in front of a suffix, or run `show` without a glob.",
     ),
+    Code.ACCEPT_UNUSED: Explanation(
+        "An entry of the list given with `--accept` covers no finding of this run: what it says is no longer true.",
+        "The fault was mended, or the code or the glob of the entry is not the one meant.",
+        "Remove the entry, or correct it; `tensor` is matched against `tensor` of the finding in the JSON report.",
+    ),
 }

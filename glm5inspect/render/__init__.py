@@ -21,6 +21,7 @@ class Format(StrEnum):
     GITHUB = "github"
     SARIF = "sarif"
     CSV = "csv"
+    HTML = "html"
 
 
 class View(NamedTuple):
@@ -43,6 +44,7 @@ FORMATS = {
     Format.GITHUB: "glm5inspect.render.github",
     Format.SARIF: "glm5inspect.render.sarif",
     Format.CSV: "glm5inspect.render.flat_csv",
+    Format.HTML: "glm5inspect.render.html_page",
 }
 """The module of each format; it has a function ``render(report, view) -> str`` and is imported when asked for."""
 

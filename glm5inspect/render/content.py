@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from glm5inspect.catalogue import Code
 from glm5inspect.render.blocks import Grid, Lines
 from glm5inspect.render.differences import difference_blocks, difference_subject
-from glm5inspect.render.verification import verification_blocks, verification_subject
+from glm5inspect.render.verification import (
+    overview_blocks,
+    overview_subject,
+    verification_blocks,
+    verification_subject,
+)
 from glm5inspect.render.wording import Folded, columns, dtypes_text, fold, size, verdict
 from glm5inspect.report import counted, layers_named, printable, ranges
 
@@ -44,7 +49,7 @@ class _Content(NamedTuple):
 
 def blocks_of(report: Report) -> Iterable[Block]:
     """Return the answer of a report as lines and tables."""
-    return CONTENT[report.command].blocks(report.answer)
+    return CONTENT[report.topic].blocks(report.answer)
 
 
 def answer_lines(report: Report) -> list[str]:
@@ -71,7 +76,7 @@ def _paragraph(text: str) -> list[str]:
 
 def verdict_of(report: Report) -> str | None:
     """Return the verdict in one line, ``None`` for a command that judges nothing (a catalogue, a folder)."""
-    subject = CONTENT[report.command].subject
+    subject = CONTENT[report.topic].subject
     return verdict(report, *subject(report.answer)) if subject else None
 
 
@@ -276,10 +281,12 @@ CONTENT: dict[str, _Content] = {
     "find-mtp": _Content(_mtp, _mtp_subject),
     "diff": _Content(difference_blocks, difference_subject),
     "verify": _Content(verification_blocks, verification_subject),
+    "sources": _Content(overview_blocks, overview_subject),
+    "unanswered": _Content(lambda _: (), lambda answer: (f"not looked at: {answer.unanswered}", "")),
     "record": _Content(_recorded, lambda answer: (counted(answer.tensors, "tensor"), "")),
     "classify": _Content(_classified, lambda answer: (counted(len(answer.results), "name"), "")),
     "show": _Content(_shown, lambda answer: (counted(len(answer.tensors), "tensor"), "")),
     "explain": _Content(_explained),
     "cache": _Content(_cached),
 }
-"""Every command of the command line."""
+"""By topic: every command of the command line, several sources, and one that could not be looked at."""

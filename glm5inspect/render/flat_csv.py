@@ -2,7 +2,8 @@
 """Reports as one flat table of comma-separated values (RFC 4180), for a spreadsheet or a query.
 
 Each row says in its first column what it is: a row of one of the command's own tables, a ``fact`` about the whole, a
-``finding``, the ``source`` or the ``verdict``. The columns of a command are always the same, whatever it found; a cell
+``finding``, one that was ``accepted``, the ``source`` or the ``verdict``. With several sources, a column before it says
+of which. The columns of a command are always the same, whatever it found; a cell
 that does not apply is empty, and one that holds more than one value is JSON. Nothing that a file says is taken for a
 formula.
 """
@@ -38,6 +39,9 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
         "layer_table": ("layer", "layer mixer ffn mtp tensors bytes dtypes"),
         "encodings": ("encoding", _ENCODING),
     },
+    "sources": {
+        "sources": ("compared", "name tensors bytes parameters bits_per_parameter encodings mtp verdict"),
+    },
     "verify-dsa": {"blocks": ("block", "layer bound expected bytes ok unclaimed")},
     "find-mtp": {
         "layers": ("layer", "layer names tensors bytes dtypes_by_role shards"),
@@ -53,7 +57,7 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "classify": {"results": ("name", "name role norm text_model mtp_only layer normalized")},
     "explain": {"entries": ("code", "code severity title meaning cause remedy")},
 }
-"""By command and key of its answer: what a row of that table is called, and its columns.
+"""By topic and key of its answer: what a row of that table is called, and its columns.
 
 Where the answer has an object instead of a list, the key of each entry is the first column.
 """
@@ -69,27 +73,30 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the l
 
 def render(report: Report, view: View) -> str:  # noqa: ARG001 - always whole
     """Return the report as CSV, with a header."""
-    names = [
-        "row",
-        *dict.fromkeys(name for _, text in TABLES.get(report.command, {}).values() for name in text.split()),
-    ]
-    names += [name for name in (*FACT, *FINDING) if name not in names]
+    parts = (*report.reports, report)
+    texts = [text for part in parts for _, text in TABLES.get(part.topic, {}).values()]
+    own = [name for text in texts for name in text.split()]
+    names = list(dict.fromkeys([*(["of"] if report.reports else []), "row", *own, *FACT, *FINDING, "reason"]))
     out = StringIO(newline="")
     writer = csv.DictWriter(out, names, restval="")
     writer.writeheader()
-    for row in _rows(report):
-        writer.writerow({name: _cell(value) for name, value in row.items()})
+    for part in parts:
+        of = {"of": part.source.name if part.source else None} if report.reports else {}
+        for row in _rows(part):
+            writer.writerow({name: _cell(value) for name, value in {**of, **row}.items()})
     return out.getvalue()
 
 
 def _rows(report: Report) -> Iterator[dict[str, Any]]:
     answer = plain(report.answer)
-    for key, (kind, columns) in TABLES.get(report.command, {}).items():
+    for key, (kind, columns) in TABLES.get(report.topic, {}).items():
         yield from _table(kind, columns.split(), answer.pop(key))
     for name, value in _facts("", answer):
         yield {"row": "fact", "fact": name, "value": value}
     for finding in report.findings:
         yield {"row": "finding", **_finding(finding)}
+    for finding, waiver in report.accepted:
+        yield {"row": "accepted", **_finding(finding), "reason": waiver.reason}
     if report.source:
         for key in ("name", "repo", "revision", "commit"):
             yield {"row": "source", "fact": key, "value": getattr(report.source, key)}

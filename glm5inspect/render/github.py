@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Severity
 from glm5inspect.render.content import answer_lines, folded, verdict_of
-from glm5inspect.render.wording import source_lines
+from glm5inspect.render.wording import accepted_lines, source_lines
 from glm5inspect.report import counted, printable
 
 if TYPE_CHECKING:
@@ -33,9 +33,15 @@ _IN_PROPERTY = {**_IN_DATA, ":": "%3A", ",": "%2C"}
 
 def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for everyone
     """Return the report as workflow commands, one a line."""
-    entries = folded(report)
+    lines: list[str] = []
+    entries: list[Folded] = []
+    for part in (*report.reports, report):
+        told = folded(part)
+        lines += _group(part, told)
+        name = f"{part.source.name}: " if report.reports and part.source else ""
+        entries += [entry._replace(headline=f"{name}{entry.headline}") for entry in told]
+    entries.sort(key=lambda entry: -entry.severity)
     shown = entries[: MOST - 1]
-    lines = list(_group(report, entries))
     lines += [_command(_COMMANDS[entry.severity], entry.code.value, entry.headline, *entry.details) for entry in shown]
     left = len(entries) - len(shown)
     more = f"; {left:,} more of these {len(entries):,} in the log" if left else ""
@@ -53,6 +59,7 @@ def _group(report: Report, entries: list[Folded]) -> Iterator[str]:
     for entry in entries:
         yield _inert(f"{entry.severity.name.lower()} {entry.code.value}: {entry.headline}")
         yield from (_inert(f"  - {detail}") for detail in entry.details)
+    yield from map(_inert, accepted_lines(report))
     yield "::endgroup::"
 
 

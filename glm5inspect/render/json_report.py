@@ -23,24 +23,26 @@ SCHEMA = "glm5inspect-report/1"
 
 def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for everyone
     """Return the report as JSON text, ending in a line feed."""
+    return f"{json.dumps(_object(report), sort_keys=True, indent=2)}\n"
+
+
+def _object(report: Report) -> dict[str, object]:
     source = report.source
     counts = {severity.name.lower(): report.count(severity) for severity in Severity}
-    text = json.dumps(
-        {
-            "schema": SCHEMA,
-            "version": __version__,
-            "command": report.command,
-            "source": source and {key: getattr(source, key) for key in ("kind", "name", "repo", "revision", "commit")},
-            "ok": report.ok,
-            "complete": report.complete,
-            "summary": {**counts, "waived": report.waived},
-            "findings": [_finding(finding) for finding in report.findings],
-            report.command: plain(report.answer),
-        },
-        sort_keys=True,
-        indent=2,
-    )
-    return f"{text}\n"
+    waived = sum(part.waived for part in (report, *report.reports))
+    whole = {
+        "schema": SCHEMA,
+        "version": __version__,
+        "command": report.command,
+        "source": source and {key: getattr(source, key) for key in ("kind", "name", "repo", "revision", "commit")},
+        "ok": report.ok,
+        "complete": report.complete,
+        "summary": {**counts, "waived": waived},
+        "findings": [_finding(finding) for finding in report.findings],
+        "accepted": [{**_finding(finding), "reason": waiver.reason} for finding, waiver in report.accepted],
+        report.command: plain(report.answer),
+    }
+    return {**whole, "reports": list(map(_object, report.reports))} if report.reports else whole
 
 
 def _finding(finding: Finding) -> dict[str, object]:

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from glm5inspect import __version__
 from glm5inspect.render.content import answer_lines, verdict_of
-from glm5inspect.render.wording import finding_lines, fold, source_lines
+from glm5inspect.render.wording import accepted_lines, finding_lines, fold, source_lines
 from glm5inspect.report import counted, printable
 
 if TYPE_CHECKING:
@@ -34,20 +34,32 @@ class _Case(NamedTuple):
 def render(report: Report, view: View) -> str:  # noqa: ARG001 - always whole
     """Return the report as JUnit XML."""
     suites = Element("testsuites", name="glm5inspect")
-    suite = SubElement(suites, "testsuite", name=f"glm5inspect.{report.command}")
-    properties = SubElement(suite, "properties")
-    for name, value in _properties(report):
-        SubElement(properties, "property", name=name, value=printable(value))
-    for case, findings in _cases(report):
-        _add_case(suite, report, case, findings)
-    _add_complete(suite, report)
-    SubElement(suite, "system-out").text = "\n".join(["", *answer_lines(report), ""])
-    for element in (suites, suite):
-        element.set("tests", str(len(suite.findall("testcase"))))
-        for total, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-            element.set(total, str(len(suite.findall(f"testcase/{kind}"))))
+    own = f"glm5inspect.{report.command}"
+    for part in report.reports:
+        _add_suite(suites, part, f"{own} of {printable(part.source.name)}" if part.source else own)
+    _add_suite(suites, report, own)
+    _count(suites)
     indent(suites)
     return f"{tostring(suites, encoding='us-ascii', xml_declaration=True).decode()}\n"
+
+
+def _add_suite(suites: Element, report: Report, name: str) -> None:
+    suite = SubElement(suites, "testsuite", name=name)
+    properties = SubElement(suite, "properties")
+    for key, value in _properties(report):
+        SubElement(properties, "property", name=key, value=printable(value))
+    for case, findings in _cases(report):
+        _add_case(suite, report, case, findings)
+    if not report.reports:  # each of them says so itself
+        _add_complete(suite, report)
+    SubElement(suite, "system-out").text = "\n".join(["", *answer_lines(report), *accepted_lines(report), ""])
+    _count(suite)
+
+
+def _count(element: Element) -> None:
+    element.set("tests", str(len(element.findall(".//testcase"))))
+    for total, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        element.set(total, str(len(element.findall(f".//testcase/{kind}"))))
 
 
 def _properties(report: Report) -> Iterator[tuple[str, str]]:
@@ -61,14 +73,16 @@ def _properties(report: Report) -> Iterator[tuple[str, str]]:
 def _cases(report: Report) -> Iterator[tuple[_Case, list[Finding]]]:
     """Yield every test case of the answer with its findings."""
     answer: Any = report.answer
-    if report.command != "verify":
-        number, noun = SUBJECTS[report.command](answer)
-        yield _Case(report.command, bool(number), counted(number, noun)), list(report.findings)
+    if report.topic != "verify":
+        number, noun = SUBJECTS[report.topic](answer)
+        yield _Case(report.topic, bool(number), counted(number, noun)), list(report.findings)
         return
     for row in answer.checks:
         told = f"{counted(row.subjects, 'subject')}, {row.status}"
         found = [finding for finding in report.findings if finding.check == row.name]
         yield _Case(row.name, row.status not in ("not-applicable", "not-read"), told), found
+    if apart := [finding for finding in report.findings if finding.check is None]:
+        yield _Case("accept", looked_at=True, told="what was said of accepted findings beforehand"), apart
 
 
 SUBJECTS: dict[str, Callable[[Any], tuple[int, str]]] = {
@@ -76,6 +90,8 @@ SUBJECTS: dict[str, Callable[[Any], tuple[int, str]]] = {
     "verify-dsa": lambda answer: (len(answer.blocks), "DSA block"),
     "find-mtp": lambda answer: (len(answer.layers), "MTP layer"),
     "diff": lambda answer: (answer.a.tensors, "tensor"),
+    "sources": lambda answer: (len(answer.sources), "source"),
+    "unanswered": lambda _: (0, "tensor"),
     "record": lambda answer: (answer.tensors, "tensor"),
     "show": lambda answer: (len(answer.tensors), "tensor"),
     "classify": lambda answer: (len(answer.results), "name"),
@@ -85,11 +101,11 @@ SUBJECTS: dict[str, Callable[[Any], tuple[int, str]]] = {
         "kept file",
     ),
 }
-"""How many of what a command other than `verify` looked at; none is a test that was skipped."""
+"""By topic: how many of what was looked at; none is a test that was skipped. (`verify` has its checks.)"""
 
 
 def _add_case(suite: Element, report: Report, case: _Case, findings: list[Finding]) -> None:
-    element = _new_case(suite, report, case.name)
+    element = _new_case(suite, case.name)
     failures = [finding for finding in findings if report.fails(finding)]
     others = [finding for finding in findings if not report.fails(finding)]
     if failures:
@@ -103,11 +119,11 @@ def _add_case(suite: Element, report: Report, case: _Case, findings: list[Findin
 
 
 def _add_complete(suite: Element, report: Report) -> None:
-    element = _new_case(suite, report, "complete")
+    element = _new_case(suite, "complete")
     if not report.complete:
         message = "not everything could be read, so the answer is neither yes nor no"
         SubElement(element, "error", message=message, type="incomplete")
 
 
-def _new_case(suite: Element, report: Report, name: str) -> Element:
-    return SubElement(suite, "testcase", classname=f"glm5inspect.{report.command}", name=name)
+def _new_case(suite: Element, name: str) -> Element:
+    return SubElement(suite, "testcase", classname=suite.attrib["name"], name=name)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
 """Reports as SARIF 2.1.0, for tools that gather the results of static analysis.
 
-Every finding is a result, folded by nothing. The rules are those of the codes that were found, with what `explain` says
+Every finding is a result, folded by nothing; one that a reviewer accepted is a suppressed one. Each of several sources
+has a run of its own. The rules are those of the codes that were found, with what `explain` says
 of them. A tensor is a logical location, its shard an artifact below the root ``CHECKPOINT``, which is wherever SOURCE
 is. Fingerprints stay the same while code, tensor and layer do, however the tensors are cut into shards.
 """
@@ -22,7 +23,7 @@ from glm5inspect.report import printable
 
 if TYPE_CHECKING:
     from glm5inspect.render import View
-    from glm5inspect.report import Finding, Report
+    from glm5inspect.report import Finding, Report, Waiver
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "CHECKPOINT"
@@ -33,7 +34,13 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for everyone
     """Return the report as a SARIF log, ending in a line feed."""
-    codes = [code for code in Code if code in {finding.code for finding in report.findings}]
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(part) for part in (*report.reports, report)]}
+    return json.dumps(log, sort_keys=True, indent=2) + "\n"
+
+
+def _run(report: Report) -> dict[str, Any]:
+    found = {finding.code for finding in (*report.findings, *(finding for finding, _ in report.accepted))}
+    codes = [code for code in Code if code in found]
     run = {
         "tool": {"driver": {"name": "glm5inspect", "version": __version__, "rules": [_rule(code) for code in codes]}},
         "invocations": [_invocation(report)],
@@ -43,8 +50,7 @@ def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for ev
     }
     if report.source:
         run["originalUriBaseIds"] = {ROOT: {"description": _message(report.source.name)}}
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
-    return json.dumps(log, sort_keys=True, indent=2) + "\n"
+    return run
 
 
 def _rule(code: Code) -> dict[str, Any]:
@@ -85,7 +91,8 @@ def _properties(report: Report) -> dict[str, Any]:
 def _results(report: Report, codes: list[Code]) -> list[dict[str, Any]]:
     seen: dict[str, int] = {}
     results = []
-    for finding in report.findings:
+    every: list[tuple[Finding, Waiver | None]] = [*((finding, None) for finding in report.findings), *report.accepted]
+    for finding, waiver in every:
         fingerprint = _fingerprint(finding)
         seen[fingerprint] = seen.get(fingerprint, 0) + 1
         facts = {key: getattr(finding, key) for key in ("hint", "layer", "expected", "actual", "count", "check")}
@@ -97,10 +104,16 @@ def _results(report: Report, codes: list[Code]) -> list[dict[str, Any]]:
             "partialFingerprints": {FINGERPRINT: f"{fingerprint}:{seen[fingerprint]}"},
             "properties": {key: _printable(value) for key, value in facts.items() if value is not None},
         }
+        if report.accepted:  # all results of a run say so, or none
+            result["suppressions"] = [_suppression(waiver)] if waiver else []
         if location := _location(finding):
             result["locations"] = [location]
         results.append(result)
     return results
+
+
+def _suppression(waiver: Waiver) -> dict[str, str]:
+    return {"kind": "external", "status": "accepted", "justification": printable(waiver.reason or "")}
 
 
 def _location(finding: Finding) -> dict[str, Any]:

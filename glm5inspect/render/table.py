@@ -11,7 +11,7 @@ from glm5inspect.catalogue import Severity
 from glm5inspect.render.blocks import Lines
 from glm5inspect.render.console import console_for, new_table, print_lines
 from glm5inspect.render.content import blocks_of, folded, verdict_of
-from glm5inspect.render.wording import columns, source_lines
+from glm5inspect.render.wording import accepted_lines, columns, source_lines
 from glm5inspect.report import printable
 
 if TYPE_CHECKING:
@@ -27,8 +27,17 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE
 def render(report: Report, view: View) -> str:
     """Return the report as text, with the colours of the stream it is meant for."""
     console, out = console_for(view)
-    if not view.quiet:
+    for part in report.reports:
+        _report(console, part, quiet=view.quiet, named=True)
+        print_lines(console, "")
+    _report(console, report, quiet=view.quiet)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def _report(console: Console, report: Report, *, quiet: bool, named: bool = False) -> None:
+    if named or not quiet:
         print_lines(console, *source_lines(report.command, report.source))
+    if not quiet:
         for block in blocks_of(report):
             _draw(console, block)
     for entry in folded(report):
@@ -38,9 +47,9 @@ def render(report: Report, view: View) -> str:
         )
         print_lines(console, head)
         print_lines(console, *(printable(detail) for detail in entry.details), indent=4)
+    print_lines(console, *accepted_lines(report))
     word, colon, rest = (verdict_of(report) or "").partition(":")
     print_lines(console, Text.assemble((word, "bold green" if report.ok else "bold red"), colon + rest))
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 def _draw(console: Console, block: Block) -> None:

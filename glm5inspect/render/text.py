@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from glm5inspect.render.content import answer_lines, folded, verdict_of
-from glm5inspect.render.wording import finding_lines, source_lines
+from glm5inspect.render.wording import accepted_lines, finding_lines, source_lines
 
 if TYPE_CHECKING:
     from glm5inspect.render import View
@@ -20,11 +20,11 @@ _LISTS = ("classify", "show", "explain", "cache")
 
 def render(report: Report, view: View) -> str:
     """Return a list-like answer as plain lines with findings and verdict below, any other as tables."""
-    if report.command not in _LISTS:
+    if report.topic not in _LISTS:
         from glm5inspect.render import table  # noqa: PLC0415 - imports Rich
 
         return table.render(report, view)
     lines = [] if view.quiet else [*source_lines(report.command, report.source), *answer_lines(report)]
     if verdict := verdict_of(report):
-        lines += [*finding_lines(folded(report)), verdict]
+        lines += [*finding_lines(folded(report)), *accepted_lines(report), verdict]
     return "\n".join(lines) + "\n"

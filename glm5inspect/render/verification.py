@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: AGPL-3.0-only
-"""The report of `verify` for people: what there is, how each part is stored, and how each check ended."""
+"""The report of `verify` for people: what there is, how each part is stored, and how each check ended.
+
+Of several sources, one table puts them side by side.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from glm5inspect.report import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from glm5inspect.overview import Overview
     from glm5inspect.render.blocks import Block
-    from glm5inspect.verify import Verification
+    from glm5inspect.verify import MtpState, Verification
 
 _MTP = {
     "complete": "complete",
@@ -51,9 +55,8 @@ def _summary(answer: Verification) -> Iterator[str]:
         yield f"largest shard: {answer.largest_shard.name}, {size(answer.largest_shard.bytes)}"
     found = answer.mtp
     where = f" in layer {found.layer}, {found.encoding}" if found.layer is not None else ""
-    declared = "" if found.as_declared else ", not loadable as declared"
     draft = "; a draft tree" if answer.draft else ""
-    yield f"multi-token prediction: {_MTP[found.state]}{where}{declared}{draft}"
+    yield f"multi-token prediction: {_MTP[found.state]}{where}{_as_declared(found)}{draft}"
     known = answer.fingerprint
     if known.snapshot:
         same = "the same inventory as" if known.exact else f"{known.differing_rows:,} rows differ from"
@@ -65,3 +68,27 @@ def verification_subject(answer: Verification) -> tuple[str, str]:
     """Say what was looked at, and what was not."""
     ran = sum(check.status in ("passed", "failed") for check in answer.checks)
     return f"{counted(answer.tensors, 'tensor')}, {counted(ran, 'check')}", ", ".join(answer.not_read)
+
+
+def _as_declared(found: MtpState) -> str:
+    return "" if found.as_declared else ", not loadable as declared"
+
+
+def overview_blocks(answer: Overview) -> Iterator[Block]:
+    """Yield the table that has one source a row."""
+    names = ("source", "tensors>", "size>", "bits per parameter>", "encodings", "MTP", "verdict")
+    table = Grid("Sources", names)
+    for row in answer.sources:
+        bits = "-" if row.bits_per_parameter is None else f"{row.bits_per_parameter:.3f}"
+        layer = f"{row.mtp.state}{_as_declared(row.mtp)}" if row.mtp else "-"
+        tensors = "-" if row.tensors is None else row.tensors
+        nbytes = "-" if row.bytes is None else size(row.bytes)
+        table.add(row.name, tensors, nbytes, bits, ", ".join(row.encodings) or "-", layer, row.verdict)
+    yield table
+
+
+def overview_subject(answer: Overview) -> tuple[str, str]:
+    """Say how many sources ended how."""
+    verdicts = [row.verdict for row in answer.sources]
+    told = [f"{verdicts.count(word)} {word}" for word in ("OK", "FAILED", "INCOMPLETE") if word in verdicts]
+    return f"{counted(len(verdicts), 'source')}: {', '.join(told)}", ""

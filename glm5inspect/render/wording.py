@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from glm5inspect.catalogue import Code
-    from glm5inspect.report import Finding, Report, SourceInfo
+    from glm5inspect.report import Finding, Report, SourceInfo, Waiver
 
 
 _WIDEST = 120  # characters of a column; the longest name released has 88
@@ -119,14 +119,25 @@ def finding_lines(entries: Iterable[Folded]) -> list[str]:
     return lines
 
 
+def accepted_lines(report: Report) -> list[str]:
+    """Return what a reviewer accepted, one line an entry of the list, with the reason."""
+    used: dict[Waiver, int] = {}
+    for _, waiver in report.accepted:
+        used[waiver] = used.get(waiver, 0) + 1
+    return [
+        printable(f"accepted {counted(number, 'finding')}, {waiver.subject}: {waiver.reason}")
+        for waiver, number in used.items()
+    ]
+
+
 def verdict(report: Report, subject: str, not_checked: str = "") -> str:
     """Say in one line how it ended: what was looked at, how many findings there are, and what was not looked at."""
     counts = [counted(report.count(severity), severity.name.lower()) for severity in reversed(Severity)]
-    if report.waived:
-        counts.append(f"{report.waived:,} waived")
-    word = "OK" if report.ok else "FAILED" if report.complete else "INCOMPLETE"
+    every = (report, *report.reports)
+    apart = ((sum(part.waived for part in every), "waived"), (sum(len(part.accepted) for part in every), "accepted"))
+    counts += [f"{number:,} {how}" for number, how in apart if number]
     reservation = f"; not checked: {not_checked}" if not_checked else ""
-    return f"{word}: {subject}; {', '.join(counts)}{reservation}"
+    return f"{report.verdict}: {printable(subject)}; {', '.join(counts)}{reservation}"
 
 
 def size(nbytes: int) -> str:
