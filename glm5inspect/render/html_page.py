@@ -47,7 +47,7 @@ def page(title: str, sections: list[Markup]) -> str:
     body = below(
         element("a", "Skip to the report", href="#main", class_="skip"),
         element("main", below(*sections), id="main", tabindex=-1),
-        element("footer", f"Written by glm5inspect {__version__}, from headers and small files alone."),
+        element("footer", f"Written by glm5inspect {__version__}."),
         element("script", script),
     )
     return f"<!DOCTYPE html>\n{element('html', below(element('head', head), element('body', body)), lang='en')}\n"
