@@ -161,6 +161,19 @@ class Code(Enum):
     KV_SCHEME = ("kv-scheme", _WARNING, "the scales of the KV cache are not those declared")
     QUANT_PATTERN_UNUSED = ("quant-pattern-unused", _NOTE, "an entry of a quantization config that names nothing")
 
+    # Values of small tensors
+    SCALE_PAIR_UNEQUAL = ("scale-pair-unequal", _WARNING, "global scales of gate and up differ")
+    SCALE_INVALID = ("scale-invalid", _ERROR, "a scale is zero, negative, NaN or infinite")
+    NORM_INVALID = ("norm-invalid", _ERROR, "a norm is all zero, or has values that are NaN or infinite")
+    NORM_OFFSET = ("norm-offset", _WARNING, "the values of an RMSNorm centre on 0")
+    NORM_CONSTANT = ("norm-constant", _WARNING, "all values of a norm are equal")
+    BIAS_ZERO = ("bias-zero", _WARNING, "the bias of the indexer's norm is all zero")
+    HELPER_INVALID = ("helper-invalid", _ERROR, "a helper has values that are NaN or infinite")
+    HELPER_ROUNDED = ("helper-rounded", _WARNING, "a helper in F32 has only values that fit BF16")
+    MARKER_MISMATCH = ("marker-mismatch", _ERROR, "a marker of EXL3 is not that of its codebook")
+    WEIGHT_SHAPE_MISMATCH = ("weight-shape-mismatch", _ERROR, "`weight_shape` is not the shape of the module")
+    VALUES_UNREAD = ("values-unread", _ERROR, "values that were asked for could not be read")
+
     # What the caller asked for
     NO_MATCH = ("no-match", _ERROR, "no tensor matches")
     ACCEPT_UNUSED = ("accept-unused", _WARNING, "an entry of the accepted list that covers nothing")

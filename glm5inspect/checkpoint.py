@@ -16,7 +16,7 @@ from glm5inspect.inventory import Inventory
 from glm5inspect.sources.base import CONFIG_NAME, INDEX_SUFFIX, SHARD_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from glm5inspect.inventory import Needs, Progress
     from glm5inspect.report import SourceInfo
@@ -77,6 +77,14 @@ class Checkpoint:
     def local_path(self, shard: str) -> str | None:
         """Return where a shard lies on this machine, or ``None`` when it does not."""
         return self._files.local_path(shard)
+
+    def is_remote(self, shard: str) -> bool:
+        """Tell whether a read of a shard is a request to a server."""
+        return self._files.is_remote(shard)
+
+    def read_data(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes | SourceError]:
+        """Read ranges [start, stop) of shards, each in bytes of its file, and yield each or why it cannot be had."""
+        return self._files.read_many(ranges)
 
     def inventory(self, needs: Needs | None = None, progress: Progress | None = None) -> Inventory:
         """Read the headers and put them together.

@@ -14,14 +14,17 @@ from glm5inspect.options import (
     CacheDirOption,
     DialectOption,
     Exit,
+    MaxRequestsOption,
+    MaxScaleRatioOption,
+    RequireOption,
     ScopeOption,
     SourceArgument,
     SourcesArgument,
     SubfolderOption,
+    ValuesOption,
     VersionOption,
     check_label,
     check_output,
-    check_parts,
     source_argument,
     source_help,
     source_option,
@@ -29,7 +32,7 @@ from glm5inspect.options import (
 from glm5inspect.program import EXIT_CODES, WHAT_IT_DOES, Group
 from glm5inspect.report import Report
 from glm5inspect.running import Run, Sources, command, find_code
-from glm5inspect.scope import Scope
+from glm5inspect.scope import DEFAULT_MAX_REQUESTS, Scope, ValueOptions
 from glm5inspect.streams import abandon, complain, read_names, tell
 
 WITHOUT_POLICY = ("fail_on", "exit_zero", "select", "ignore", "accept", "quiet")
@@ -205,17 +208,12 @@ def verify(
     sources: Sources,
     names: SourcesArgument,
     subfolder: SubfolderOption = None,
-    require: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--require",
-            metavar="PART[,PART]",
-            callback=check_parts,
-            help="What must be there: mtp, vision; repeatable.",
-        ),
-    ] = None,
+    require: RequireOption = None,
     dialect: DialectOption = None,
     scope: ScopeOption = Scope.AUTO,
+    values: ValuesOption = False,  # noqa: FBT002
+    max_scale_ratio: MaxScaleRatioOption = None,
+    max_requests: MaxRequestsOption = None,
 ) -> None:
     """Run every check on the whole checkpoint.
 
@@ -232,9 +230,15 @@ def verify(
     if len(names) > 1 and sources.revision is not None:
         raise typer.BadParameter("say it with each SOURCE: owner/name@revision", param_hint="--revision")
 
+    for option, value in (("--max-scale-ratio", max_scale_ratio), ("--max-requests", max_requests)):
+        if value is not None and not values:
+            raise typer.BadParameter("is about values, which only --values reads", param_hint=option)
+    wanted = ValueOptions(max_scale_ratio, max_requests or DEFAULT_MAX_REQUESTS) if values else None
+
     def ask(name: str) -> Report:
         opened = sources.open(name, progress, subfolder=subfolder)
-        return run_checks(opened, dialect=dialect, require=require or (), scope=scope, progress=progress)
+        parts = require or ()
+        return run_checks(opened, dialect=dialect, require=parts, scope=scope, values=wanted, progress=progress)
 
     with ShardProgress(sys.stderr) as progress:
         reports = list(answer_each(names, ask)) if len(names) > 1 else [ask(names[0])]

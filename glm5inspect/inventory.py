@@ -17,9 +17,9 @@ from glm5inspect.roles import TensorRole, classify, is_digits, parse_name
 from glm5inspect.sources.base import CONFIG_NAME, SHARD_SUFFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from glm5inspect.errors import HeaderError
+    from glm5inspect.errors import HeaderError, SourceError
     from glm5inspect.header import Header
     from glm5inspect.index import Index
     from glm5inspect.report import SourceInfo
@@ -48,6 +48,22 @@ class Source(Protocol):
 
     def local_path(self, shard: str) -> str | None:
         """Return where a shard lies on this machine, or ``None`` when it does not."""
+        ...
+
+    def is_remote(self, shard: str) -> bool:
+        """Tell whether a read of a shard is a request to a server.
+
+        Raises:
+            SourceError: There is no tensor data, only a record of what there was.
+        """
+        ...
+
+    def read_data(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes | SourceError]:
+        """Read ranges [start, stop) of shards, each in bytes of its file, and yield each or why it cannot be had.
+
+        Raises:
+            SourceError: There is no tensor data, only a record of what there was.
+        """
         ...
 
     def inventory(self, needs: Needs | None = None, progress: Progress | None = None) -> Inventory:

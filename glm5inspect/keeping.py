@@ -17,6 +17,7 @@ class CacheState:
     headers: Usage
     listings: Usage
     revisions: Usage
+    values: Usage
     cleared: bool
 
 

@@ -9,7 +9,7 @@ import typer
 from glm5inspect import __version__
 from glm5inspect.render import Format
 from glm5inspect.report import printable
-from glm5inspect.scope import DIALECT_NAMES, REQUIRED_PARTS, Scope
+from glm5inspect.scope import DEFAULT_MAX_REQUESTS, DIALECT_NAMES, REQUIRED_PARTS, Scope
 from glm5inspect.sources.base import INDEX_SUFFIX, SHARD_SUFFIX
 
 
@@ -139,8 +139,8 @@ SubfolderOption = Annotated[
 ]
 
 
-def _check_number(value: float) -> float:
-    if value != value:  # noqa: PLR0124 - NaN, which is between no bounds and passes them all
+def _check_number(value: float | None) -> float | None:
+    if value is not None and value != value:  # noqa: PLR0124 - NaN, which is between no bounds and passes them all
         raise typer.BadParameter("is not a number")
     return value
 
@@ -192,6 +192,12 @@ def _check_dialect(value: str | None) -> str | None:
     return value
 
 
+RequireOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--require", metavar="PART[,PART]", callback=check_parts, help="What must be there: mtp, vision; repeatable."
+    ),
+]
 DialectOption = Annotated[
     str | None,
     typer.Option(
@@ -203,6 +209,29 @@ DialectOption = Annotated[
 ]
 ScopeOption = Annotated[
     Scope, typer.Option("--scope", help="What is accepted: any known encoding, or the reference's.")
+]
+
+ValuesOption = Annotated[
+    bool, typer.Option("--values", help="Read values of small tensors too: scales, norms, helpers, markers.")
+]
+MaxScaleRatioOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-scale-ratio",
+        metavar="RATIO",
+        min=1,
+        callback=_check_number,
+        help="With --values: scales of gate and up that differ by more are an error, not a warning.",
+    ),
+]
+MaxRequestsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-requests",
+        metavar="N",
+        min=1,
+        help=f"With --values, of the Hub: sample where all would take more than N, {DEFAULT_MAX_REQUESTS} unless said.",
+    ),
 ]
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to write the report.")]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from glm5inspect.errors import Glm5InspectError, UsageError
 from glm5inspect.report import Finding, Report, SourceInfo
-from glm5inspect.verify import Verification
+from glm5inspect.verification import Verification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from glm5inspect.verify import MtpState
+    from glm5inspect.verification import MtpState
 
 
 @dataclass(frozen=True, slots=True)

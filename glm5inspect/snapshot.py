@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glm5inspect.errors import SnapshotError
+from glm5inspect.errors import SnapshotError, SourceError
 from glm5inspect.header import DTYPE_BITS, TensorRecord, bounded_shape, needed_bits
 from glm5inspect.inventory import Inventory
 from glm5inspect.report import SourceInfo, ranges
@@ -100,6 +100,17 @@ class Snapshot:
     def local_path(self, shard: str) -> str | None:  # noqa: ARG002 - no shard is recorded
         """Return ``None``: a snapshot has no shards."""
         return None
+
+    def is_remote(self, shard: str) -> bool:  # noqa: ARG002 - no shard is recorded
+        """Refuse: no shard is recorded."""
+        raise self._without_data()
+
+    def read_data(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes | SourceError]:  # noqa: ARG002 - nor data
+        """Refuse: what tensors hold is not recorded."""
+        raise self._without_data()
+
+    def _without_data(self) -> SourceError:
+        return SourceError(f"{self.info.name}: a snapshot has no tensor values; give the checkpoint itself")
 
     def inventory(self, needs: Needs | None = None, progress: Progress | None = None) -> Inventory:  # noqa: ARG002 - nothing is read
         """Expand the rows into an inventory; nothing is read, so nothing is left out."""

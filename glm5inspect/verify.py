@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from glm5inspect import dsa, mtp
@@ -12,7 +12,7 @@ from glm5inspect.catalogue import Code, Severity
 from glm5inspect.census import check_layers, check_names
 from glm5inspect.dialects import RELEASED
 from glm5inspect.families import family_hint, unknown_tensor
-from glm5inspect.fingerprint import Fingerprint, differing_keys, fingerprint, official_config
+from glm5inspect.fingerprint import differing_keys, fingerprint, official_config
 from glm5inspect.geometry import text_config
 from glm5inspect.integrity import integrity, refusals
 from glm5inspect.modules import MTP_COPIES
@@ -20,10 +20,10 @@ from glm5inspect.quantization.check import check_quantization
 from glm5inspect.quantization.declared import declared_tile
 from glm5inspect.report import Finding, Report, counted, in_order, ranges
 from glm5inspect.roles import TensorRole, in_layer
-from glm5inspect.scope import CHECKS, Scope
+from glm5inspect.scope import CHECKS, VALUE_CHECKS, Scope
 from glm5inspect.second_opinion import ask_library
 from glm5inspect.sources.base import CONFIG_NAME, QUANT_CONFIG_NAME
-from glm5inspect.summary import EncodingRow, bits_per_parameter, encodings_by_part, mixed_encodings
+from glm5inspect.summary import bits_per_parameter, encodings_by_part, mixed_encodings
 from glm5inspect.understanding import (
     Model,
     assign_roles,
@@ -32,100 +32,21 @@ from glm5inspect.understanding import (
     read_model,
     translate,
 )
+from glm5inspect.verification import CheckRow, LargestShard, MtpState, Pruned, ValuesRead, Verification
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from glm5inspect.inventory import Inventory, Progress, Source
+    from glm5inspect.scope import ValueOptions
+    from glm5inspect.summary import EncodingRow
+    from glm5inspect.values.look import Looked
 
 MODULE_CHECKS = CHECKS[3:12]
 """The checks of the module table."""
 
 NOT_READ = "tensor values"
 """What no check of headers can decide."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckRow:
-    """One check: how many subjects it looked at, how many findings it has, and how it ended.
-
-    A check that had no subject is ``not-applicable``, one that could not look ``not-read``; neither has passed.
-    """
-
-    name: str
-    subjects: int
-    findings: int
-    status: str
-
-
-@dataclass(frozen=True, slots=True)
-class MtpState:
-    """What there is of multi-token prediction.
-
-    Attributes:
-        state: ``complete``, ``incomplete``, ``missing``, ``none``, or ``unknown`` where no config tells.
-        layer: Where; several as ranges.
-        encoding: How most of it is stored; ``None`` when nothing of it is here.
-        as_declared: Whether the quantization config agrees with how it is stored.
-    """
-
-    state: str
-    layer: int | str | None
-    encoding: str | None = None
-    as_declared: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """How many routed experts are left of how many, where all layers agree."""
-
-    experts: int
-    of: int
-
-
-@dataclass(frozen=True, slots=True)
-class LargestShard:
-    """The largest file, in bytes."""
-
-    name: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """The answer of `verify`.
-
-    Attributes:
-        checks: In the fixed order.
-        encodings: How each part is stored.
-        dialect: How modules are named; ``None`` when nobody can say.
-        tensors: Number of tensors.
-        bytes: Bytes stored.
-        shards: Shard files; ``None`` for a snapshot that does not tell.
-        parameters: Logical elements, whatever the encoding; ``None`` when the config does not tell enough.
-        bits_per_parameter: Bits stored for each of them.
-        largest_shard: ``None`` for a snapshot.
-        mtp: The state of multi-token prediction.
-        pruned: ``None`` for all experts.
-        draft: Whether only the MTP layer is here.
-        fingerprint: Which recorded inventory this is, or is nearest to.
-        not_read: What was not looked at.
-    """
-
-    checks: tuple[CheckRow, ...]
-    encodings: tuple[EncodingRow, ...]
-    dialect: str | None
-    tensors: int
-    bytes: int
-    shards: int | None
-    parameters: int | None
-    bits_per_parameter: float | None
-    largest_shard: LargestShard | None
-    mtp: MtpState
-    pruned: Pruned | None
-    draft: bool
-    fingerprint: Fingerprint
-    not_read: tuple[str, ...]
 
 
 class _Outcome(NamedTuple):
@@ -141,6 +62,7 @@ def verify(
     dialect: str | None = None,
     require: Collection[str] = (),
     scope: Scope = Scope.AUTO,
+    values: ValueOptions | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Run every check.
@@ -150,7 +72,11 @@ def verify(
         dialect: The dialect that is accepted without a finding; ``None`` accepts the released names only.
         require: Of `glm5inspect.scope.REQUIRED_PARTS`, those that must be there whatever the config says.
         scope: What is accepted beside the reference.
-        progress: Called after each header.
+        values: How to look at the values of small tensors; ``None`` not to.
+        progress: Called after each header, and each range of values.
+
+    Raises:
+        SourceError: The source cannot be read, or values are asked of one that has none.
     """
     configs = {name: source.config(name) for name in (CONFIG_NAME, QUANT_CONFIG_NAME)}
     inventory = source.inventory(progress=progress)
@@ -197,7 +123,14 @@ def verify(
         if not _has(inventory, binding, part):
             finding = Finding(Code.PART_REQUIRED, f"{part} is required, and nothing of it is here")
             outcomes.setdefault(part, _Outcome(0, [])).findings.append(finding)
-    return _report(inventory, outcomes, model, binding)
+    looked = None
+    if values and model:
+        from glm5inspect.values.look import look_at_values  # noqa: PLC0415 - imports numpy
+
+        looked = look_at_values(source, inventory, model.spoken.expected, binding, config or {}, values, progress)
+        outcomes |= {check: _Outcome(*outcome) for check, outcome in looked.outcomes.items()}
+        outcomes["integrity"].findings.extend(looked.unread)
+    return _report(inventory, outcomes, model, binding, looked)
 
 
 def _check_files(inventory: Inventory) -> dict[str, _Outcome]:
@@ -332,7 +265,13 @@ _ROLES_OF = {"mtp": {TensorRole.MTP_PROJECTION, TensorRole.MTP_NORM}, "vision": 
 """The roles that only a part which may be required has."""
 
 
-def _report(inventory: Inventory, outcomes: Mapping[str, _Outcome], model: Model | None, binding: Binding) -> Report:
+def _report(
+    inventory: Inventory,
+    outcomes: Mapping[str, _Outcome],
+    model: Model | None,
+    binding: Binding,
+    looked: Looked | None = None,
+) -> Report:
     """Put the answer together."""
     findings = [replace(finding, check=check) for check, outcome in outcomes.items() for finding in outcome.findings]
     parts = tuple(encodings_by_part(binding))
@@ -356,18 +295,36 @@ def _report(inventory: Inventory, outcomes: Mapping[str, _Outcome], model: Model
         fingerprint=fingerprint(inventory.groups),
         not_read=(NOT_READ,),
     )
+    if looked:
+        answer = replace(
+            answer,
+            not_read=_left_out(looked),
+            values=ValuesRead(looked.tensors, looked.of, looked.bytes, looked.requests),
+            scale_pairs=looked.pairs,
+            statistics=looked.statistics,
+        )
     return Report(
         command="verify",
         source=inventory.info,
         answer=answer,
         findings=in_order(findings),
-        complete=inventory.complete,
+        complete=inventory.complete and not (looked and looked.unread),
     )
+
+
+def _left_out(looked: Looked) -> tuple[str, ...]:
+    """Name what nobody looked at although values were asked for."""
+    rest = looked.of - looked.tensors
+    return ("values of weights", *([f"{counted(rest, 'small tensor')} of {looked.of:,}"] if rest else []))
+
+
+_MAY_BE_UNREAD = frozenset({"reference-parser", *VALUE_CHECKS})
+"""The checks that look at more than headers, and so cannot always."""
 
 
 def _row(check: str, outcome: _Outcome | None) -> CheckRow:
     if outcome is None or outcome.subjects is None:
-        return CheckRow(check, 0, 0, "not-read" if check == "reference-parser" else "not-applicable")
+        return CheckRow(check, 0, 0, "not-read" if check in _MAY_BE_UNREAD else "not-applicable")
     failed = any(finding.severity is Severity.ERROR for finding in outcome.findings)
     status = "failed" if failed else "passed" if outcome.subjects else "not-applicable"
     return CheckRow(check, outcome.subjects, len(outcome.findings), status)

@@ -17,8 +17,9 @@ from glm5inspect.inventory import Inventory
 from glm5inspect.report import SourceInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from glm5inspect.errors import SourceError
     from glm5inspect.inventory import Needs, Progress
 
 CONFIG: dict[str, Any] = {
@@ -405,6 +406,14 @@ class MemorySource:
     def local_path(self, shard: str) -> str | None:  # noqa: ARG002 - there is no shard
         """Return ``None``: nothing is on a disk."""
         return None
+
+    def is_remote(self, shard: str) -> bool:  # noqa: ARG002 - there is no shard
+        """Return false."""
+        return False
+
+    def read_data(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes | SourceError]:  # noqa: ARG002 - likewise
+        """Yield nothing."""
+        yield from ()
 
     def inventory(self, needs: Needs | None = None, progress: Progress | None = None) -> Inventory:  # noqa: ARG002 - nothing is read
         """Return everything."""

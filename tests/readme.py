@@ -23,6 +23,7 @@ from loopback_hub import LoopbackHub, Repo
 from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
+from valued import expert, fill
 
 from glm5inspect.catalogue import Code
 from glm5inspect.cli import app
@@ -121,11 +122,22 @@ def run_session(session: str, folder: Path) -> str:
     return done.stdout
 
 
+def publishable(folder: Path) -> Path:
+    """Write a full-size stand-in of the reference, with values: in layers 5 and 40, up's scales are not gate's."""
+    write_stand_in(folder, "reference", shards=120)
+    unequal = {
+        expert(layer, number, "up_proj", "weight_scale_2"): [0.0123 * (1.1 + number / 1000)]
+        for layer in (5, 40)
+        for number in range(288)
+    }
+    return fill(folder, unequal)
+
+
 def main() -> None:
     """Write the README again."""
     hub = LoopbackHub()
     with tempfile.TemporaryDirectory() as folder:
-        stand_in = write_stand_in(Path(folder, "stand-in"), "reference", shards=120)
+        stand_in = publishable(Path(folder, "stand-in"))
         hub.repos[PUBLISHED] = Repo(stand_in, commit=COMMIT)
         own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": f"{folder}/hf", "GLM5INSPECT_CACHE": f"{folder}/headers"}
         os.environ.update(own)

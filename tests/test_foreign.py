@@ -15,7 +15,8 @@ from whole_model import CONFIG, answer, look, serious, status, told, whole
 from glm5inspect.cli import app
 from glm5inspect.report import Policy
 from glm5inspect.resolve import open_source
-from glm5inspect.verify import MtpState, verify
+from glm5inspect.verification import MtpState
+from glm5inspect.verify import verify
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -277,7 +277,7 @@ def command(*arguments: str | Path) -> dict[str, object]:
 
 def state(folder: Path, headers: int, listings: int, revisions: int, *, cleared: bool) -> dict[str, object]:
     """Return the answer for so many entries of 100 bytes each."""
-    counts = {"headers": headers, "listings": listings, "revisions": revisions}
+    counts = {"headers": headers, "listings": listings, "revisions": revisions, "values": 0}
     usage = {kind: {"entries": count, "bytes": 100 * count} for kind, count in counts.items()}
     return {"folder": str(folder), **usage, "cleared": cleared}
 

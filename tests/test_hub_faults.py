@@ -178,7 +178,7 @@ def test_shards_in_a_row_that_cannot_be_had(hub: LoopbackHub, tmp_path: Path) ->
     said = unreadable(report)
     assert (code, [*said]) == (3, shards)
     assert all("(tried 5 times)" in said[shard] for shard in shards[:4])
-    assert {said[shard] for shard in shards[4:]} == {"not tried, since 4 shards in a row could not be had; try again"}
+    assert {said[shard] for shard in shards[4:]} == {"not tried, since 4 in a row could not be had; try again"}
     assert hub.shards_asked() == sorted(shards[:4] * 5)
     hub.faults, hub.asked = [], []
     assert run("census", "owner/name") == run("census", folder)

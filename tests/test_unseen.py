@@ -186,6 +186,11 @@ WARNINGS = {"header-extra-key", "index-total-size", "companion-split", "config-m
     "scale-suffix",
     "precision-narrowed",
     "accept-unused",
+    "scale-pair-unequal",
+    "norm-offset",
+    "norm-constant",
+    "bias-zero",
+    "helper-rounded",
 }
 
 

@@ -17,7 +17,8 @@ from glm5inspect.mtp import MtpAnswer, find_mtp
 from glm5inspect.report import Finding, Policy, Report
 from glm5inspect.resolve import open_source
 from glm5inspect.snapshot import bundled_names
-from glm5inspect.verify import MtpState, Pruned, verify
+from glm5inspect.verification import MtpState, Pruned
+from glm5inspect.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

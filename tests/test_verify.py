@@ -24,7 +24,7 @@ from glm5inspect.checkpoint import Checkpoint
 from glm5inspect.cli import app
 from glm5inspect.report import Policy
 from glm5inspect.resolve import open_source
-from glm5inspect.scope import CHECKS
+from glm5inspect.scope import CHECKS, VALUE_CHECKS
 from glm5inspect.sources.local import LocalSource
 from glm5inspect.verify import verify
 
@@ -54,7 +54,7 @@ SUBJECTS = {
     "quant-config": 0,
     "reference-parser": 3,
     "fingerprint": 1,
-}
+} | dict.fromkeys(VALUE_CHECKS, 0)
 MISSED = f"{TEXT}layers.4.self_attn.A_log"
 
 
@@ -89,6 +89,7 @@ def test_every_check_of_a_healthy_checkpoint(healthy: Path) -> None:
     assert [check.name for check in answer(report).checks] == list(CHECKS) == list(SUBJECTS)
     assert {check.name: check.subjects for check in answer(report).checks} == SUBJECTS
     expected = dict.fromkeys(SUBJECTS, "passed") | {"quant-config": "not-applicable"}
+    expected |= dict.fromkeys(VALUE_CHECKS, "not-read")
     assert status(report) == expected
     assert {check.name: check.findings for check in answer(report).checks if check.findings} == {"fingerprint": 63}
     assert report.judged(Policy()).ok
@@ -273,6 +274,7 @@ def test_waived_findings_are_counted(broken: Path) -> None:
 KEYS = {
     *("checks", "encodings", "parameters", "bits_per_parameter", "largest_shard", "mtp", "pruned", "draft"),
     *("fingerprint", "not_read", "dialect", "tensors", "bytes", "shards"),
+    *("values", "scale_pairs", "statistics"),
 }
 
 

@@ -36,7 +36,8 @@ from glm5inspect.dsa import verify_dsa
 from glm5inspect.mtp import find_mtp
 from glm5inspect.resolve import open_source
 from glm5inspect.roles import parse_name
-from glm5inspect.verify import Verification, verify
+from glm5inspect.verification import Verification
+from glm5inspect.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

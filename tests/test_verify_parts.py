@@ -17,7 +17,8 @@ from glm5inspect.fingerprint import Fingerprint, differing_keys, official_config
 from glm5inspect.report import Policy
 from glm5inspect.resolve import open_source
 from glm5inspect.scope import Scope
-from glm5inspect.verify import Pruned, verify
+from glm5inspect.verification import Pruned
+from glm5inspect.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,8 @@ from checkpoints import TEXT, TINY_CONFIG, TINY_EXPERTS, TINY_MTP, Kind, tiny, w
 
 from glm5inspect.checkpoint import Checkpoint
 from glm5inspect.sources.local import LocalSource
-from glm5inspect.verify import Verification, verify
+from glm5inspect.verification import Verification
+from glm5inspect.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

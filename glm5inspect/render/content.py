@@ -246,7 +246,7 @@ def _explained(answer: Explained) -> Iterator[Block]:
 def _cached(answer: CacheState) -> Iterator[Block]:
     yield Lines(f"{'cleared' if answer.cleared else 'kept in'} {answer.folder}")
     table = Grid(None, ("kind", "entries", "bytes"), plain=True)
-    for kind in ("headers", "listings", "revisions"):
+    for kind in ("headers", "listings", "revisions", "values"):
         usage = getattr(answer, kind)
         table.add(kind, str(usage.entries), str(usage.bytes))
     yield table

@@ -31,6 +31,8 @@ TABLES: dict[str, dict[str, tuple[str, str]]] = {
     "verify": {
         "checks": ("check", "name subjects findings status"),
         "encodings": ("encoding", _ENCODING),
+        "scale_pairs": ("pair", "scale pairs of unequal median p99 max layers worst"),
+        "statistics": ("statistic", "kind tensors of values min median max finite"),
     },
     "census": {
         "by_role": ("role", "role tensors bytes dtypes"),

@@ -97,7 +97,7 @@ SUBJECTS: dict[str, Callable[[Any], tuple[int, str]]] = {
     "classify": lambda answer: (len(answer.results), "name"),
     "explain": lambda answer: (len(answer.entries), "code"),
     "cache": lambda answer: (
-        sum(getattr(answer, k).entries for k in ("headers", "listings", "revisions")),
+        sum(getattr(answer, k).entries for k in ("headers", "listings", "revisions", "values")),
         "kept file",
     ),
 }

@@ -61,7 +61,7 @@ class ShardProgress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
 
         bar = Progress(
-            TextColumn("reading headers"),
+            TextColumn("reading"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[read]}"),

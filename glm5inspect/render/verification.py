@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from glm5inspect.overview import Overview
     from glm5inspect.render.blocks import Block
-    from glm5inspect.verify import MtpState, Verification
+    from glm5inspect.values.statistics import KindRow, PairRow
+    from glm5inspect.verification import MtpState, Verification
 
 _MTP = {
     "complete": "complete",
@@ -41,6 +42,31 @@ def verification_blocks(answer: Verification) -> Iterator[Block]:
     for check in answer.checks:
         checks.add(check.name, check.subjects, check.findings, check.status)
     yield checks
+    if answer.scale_pairs:
+        yield _pairs(answer.scale_pairs)
+    if answer.statistics:
+        yield _statistics(answer.statistics)
+
+
+def _pairs(rows: tuple[PairRow, ...]) -> Grid:
+    names = ("scale", "pairs>", "of>", "unequal>", "median>", "p99>", "max>", "layers")
+    table = Grid("Scales of gate and up, larger over smaller", names)
+    for row in rows:
+        ratios = (_number(ratio) for ratio in (row.median, row.p99, row.max))
+        table.add(row.scale, row.pairs, row.of, row.unequal, *ratios, (row.layers or "-").replace(",", ", "))
+    return table
+
+
+def _statistics(rows: tuple[KindRow, ...]) -> Grid:
+    table = Grid("Values", ("kind", "read>", "of>", "values>", "min>", "median>", "max>", "finite>"))
+    for row in rows:
+        measures = (_number(measure) for measure in (row.min, row.median, row.max))
+        table.add(row.kind, row.tensors, row.of, row.values, *measures, f"{row.finite:.2%}" if row.values else "-")
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6g}"
 
 
 def _summary(answer: Verification) -> Iterator[str]:
@@ -61,6 +87,10 @@ def _summary(answer: Verification) -> Iterator[str]:
     if known.snapshot:
         same = "the same inventory as" if known.exact else f"{known.differing_rows:,} rows differ from"
         yield f"fingerprint: {same} snapshot:{known.snapshot}"
+    if read := answer.values:
+        share = f"{read.tensors:,} of {counted(read.of, 'small tensor')}"
+        asked = f", in {counted(read.requests, 'request')}" if read.requests else ""
+        yield f"values: {share} read, {counted(read.bytes, 'byte')}{asked}"
     yield f"not read: {', '.join(answer.not_read)}"
 
 

@@ -9,7 +9,7 @@ from glm5inspect.errors import SourceError
 from glm5inspect.report import some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from glm5inspect.report import SourceInfo
 
@@ -64,6 +64,17 @@ class FileSource(Protocol):
         Raises:
             SourceError: The file cannot be opened or read.
         """
+        ...
+
+    def read_many(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes | SourceError]:
+        """Read ranges [start, stop) of files, and yield each, or why it cannot be had, in the order asked for.
+
+        Fewer bytes only at the end of a file, as in `read`. Ranges of one file are best asked for one after the other.
+        """
+        ...
+
+    def is_remote(self, name: str) -> bool:
+        """Tell whether a read of a file is a request to a server."""
         ...
 
     def local_path(self, name: str) -> str | None:

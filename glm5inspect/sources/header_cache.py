@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 VARIABLE = "GLM5INSPECT_CACHE"
 """The environment variable that names another folder."""
 
-KINDS = ("headers", "listings", "revisions")
-"""The sub-folders: shard headers by blob, file lists by commit, and the commit that a branch last stood at."""
+KINDS = ("headers", "listings", "revisions", "values")
+"""The sub-folders: shard headers by blob, file lists by commit, the commit that a branch last stood at, and ranges of
+tensor data by blob."""
 
 _MAGIC = b"glm5inspect\x001\n"
 _UNFINISHED = ".new-"

@@ -2,13 +2,16 @@
 """A checkpoint in a repository of the Hugging Face Hub, of which only headers and small files are fetched.
 
 A file that the Hub's cache of this machine holds is read there; a header that an earlier run fetched comes from the
-header cache; what is left takes one ranged request a shard, several of them at once.
+header cache; what is left takes one ranged request a shard, several of them at once. Values of small tensors are
+fetched and kept likewise.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
+from itertools import groupby
+from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -22,10 +25,11 @@ from glm5inspect.sources.header_cache import HeaderCache, cache_folder
 from glm5inspect.sources.hub_answers import Listing, RemoteFile
 from glm5inspect.sources.hub_client import ATTEMPTS, HubClient
 from glm5inspect.sources.hub_faults import NOT_CACHED, NoAnswerError
+from glm5inspect.sources.local import read_ranges
 from glm5inspect.sources.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -81,6 +85,7 @@ class HubSource:
         self._heads: dict[str, Future[bytes]] = {}
         self._todo: deque[tuple[str, int]] = deque()
         self._failed = 0
+        self._here: dict[str, Path | None] = {}
         self._client, self._listing = self._workers.submit(self._open, options, note).result()
         self._top = self.listing()
         self.index_name = find_index(self._top, f"{self._repo}@{self._revision}")
@@ -118,6 +123,24 @@ class HubSource:
             if stop <= len(head):
                 return head[start:stop]
         return self._workers.submit(self._read_shard, name, start, stop).result()
+
+    def read_many(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes | SourceError]:
+        """Read ranges of shards; those that are not in a cache here are asked for several at once, and kept."""
+        todo = list(ranges)
+        coming = {each: self._workers.submit(self._fetch_range, *each) for each in todo if self.is_remote(each[0])}
+        for name, members in groupby(todo, key=itemgetter(0)):
+            if local := self._cached(name):
+                yield from read_ranges(local, name, [(start, stop) for _, start, stop in members])
+                continue
+            for each in members:
+                try:
+                    yield coming[each].result()
+                except SourceError as error:
+                    yield error
+
+    def is_remote(self, name: str) -> bool:
+        """Tell whether a shard is not in the Hub's cache of this machine."""
+        return self._cached(name) is None
 
     def local_path(self, name: str) -> str | None:  # noqa: ARG002 - none of them
         """Return ``None``: a repository is elsewhere, whatever is cached of it."""
@@ -229,27 +252,50 @@ class HubSource:
 
     def _fetch_head(self, name: str, guess: int) -> bytes:
         """Return length and header of a shard, or less when it does not have them."""
-        path, commit = self._prefix + name, self._listing.commit
+        path = self._prefix + name
         file = self._files[path]
         size = file.size or 0
-        if local := self._client.cached(path, commit, size):
+        if local := self._cached(name):
             return _read_head(lambda start, stop: _read_local(local, start, stop), guess, size)
         key = (self._client.endpoint, file.blob, str(size))
         if self._cache and file.blob and (head := self._cache.get("headers", *key)):
             return head
         if self._client.offline:
             raise SourceError(f"{name}: {NOT_CACHED}")
+        head = self._while_there_is_hope(name, lambda: self._fetch_steadily(path, guess, size))
+        if self._cache and file.blob and is_head(head, size):
+            self._cache.put(head, "headers", *key)
+        return head
+
+    def _while_there_is_hope(self, name: str, fetch: Callable[[], bytes]) -> bytes:
+        """Fetch something of a shard, unless too many in a row could not be had."""
         if self._failed >= _HOPELESS:
-            raise SourceError(f"{name}: not tried, since {_HOPELESS} shards in a row could not be had; try again")
+            raise SourceError(f"{name}: not tried, since {_HOPELESS} in a row could not be had; try again")
         try:
-            head = self._fetch_steadily(path, guess, size)
+            content = fetch()
         except NoAnswerError:
             self._failed += 1
             raise
         self._failed = 0
-        if self._cache and file.blob and is_head(head, size):
-            self._cache.put(head, "headers", *key)
-        return head
+        return content
+
+    def _fetch_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop) of a shard, from the header cache or the Hub."""
+        file = self._files[self._prefix + name]
+        key = (self._client.endpoint, file.blob, str(file.size), f"{start}-{stop}")
+        if self._cache and file.blob and (kept := self._cache.get("values", *key)) and len(kept) == stop - start:
+            return kept
+        content = self._while_there_is_hope(name, lambda: self._read_shard(name, start, stop))
+        if self._cache and file.blob:
+            self._cache.put(content, "values", *key)
+        return content
+
+    def _cached(self, name: str) -> Path | None:
+        """Return where a shard lies in the Hub's cache of this machine; ``None`` when it does not."""
+        if name not in self._here:
+            path = self._prefix + name
+            self._here[name] = self._client.cached(path, self._listing.commit, self._files[path].size or 0)
+        return self._here[name]
 
     def _fetch_steadily(self, path: str, guess: int, size: int) -> bytes:
         """Fetch the start of a shard; what is no header must come twice the same before it is believed."""
@@ -263,13 +309,12 @@ class HubSource:
 
     def _read_shard(self, name: str, start: int, stop: int) -> bytes:
         """Read any bytes of a shard."""
-        path, commit = self._prefix + name, self._listing.commit
-        size = self._files[path].size or 0
-        if local := self._client.cached(path, commit, size):
+        if local := self._cached(name):
             return _read_local(local, start, stop)
         if self._client.offline:
             raise SourceError(f"{name}: {NOT_CACHED}")
-        return self._client.read(path, commit, start, stop, size)
+        path = self._prefix + name
+        return self._client.read(path, self._listing.commit, start, stop, self._files[path].size or 0)
 
 
 def _read_head(read: Callable[[int, int], bytes], guess: int, size: int) -> bytes:

@@ -7,6 +7,9 @@ import errno
 import os
 import re
 import stat
+from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from glm5inspect.errors import SourceError
@@ -14,7 +17,7 @@ from glm5inspect.report import SourceInfo
 from glm5inspect.sources.base import FileEntry, find_index
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _CACHE_SNAPSHOT = re.compile(r"models--([^/]+?)--([^/]+)/snapshots/([0-9a-f]{40})(?:/|$)")
@@ -71,17 +74,17 @@ class LocalSource:
 
     def read(self, name: str, start: int, stop: int) -> bytes:
         """Read the bytes [start, stop) of a file; fewer only at its end."""
-        try:
-            # A pipe would block until somebody writes to it, and may have come since the listing.
-            descriptor = os.open(self._folder / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise SourceError(f"{name}: not a regular file")
-                return os.pread(descriptor, stop - start, start)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise SourceError(f"{name}: {error.strerror}") from error
+        with _open(self._folder / name, name) as descriptor:
+            return os.pread(descriptor, stop - start, start)
+
+    def read_many(self, ranges: Iterable[tuple[str, int, int]]) -> Iterator[bytes | SourceError]:
+        """Read ranges of files; one that is asked for in a row is opened once."""
+        for name, members in groupby(ranges, key=itemgetter(0)):
+            yield from read_ranges(self._folder / name, name, [(start, stop) for _, start, stop in members])
+
+    def is_remote(self, name: str) -> bool:  # noqa: ARG002 - none of them
+        """Return false."""
+        return False
 
     def local_path(self, name: str) -> str | None:
         """Return the path of a file."""
@@ -113,3 +116,37 @@ def _entry(path: Path) -> FileEntry:
         return FileEntry(status.st_size)
     kind = next((kind for test, kind in _KINDS if test(status.st_mode)), "something")
     return FileEntry(None, f"{kind}, not a regular file")
+
+
+def read_ranges(path: Path, name: str, ranges: Sequence[tuple[int, int]]) -> Iterator[bytes | SourceError]:
+    """Read ranges [start, stop) of one file, opened once, and yield each or why it cannot be had."""
+    read: list[bytes] = []
+    try:
+        with _open(path, name) as descriptor:
+            for start, stop in ranges:
+                read.append(os.pread(descriptor, stop - start, start))
+    except SourceError as error:
+        yield from read
+        yield from [error] * (len(ranges) - len(read))
+    else:
+        yield from read
+
+
+@contextmanager
+def _open(path: Path, name: str) -> Iterator[int]:
+    """Open a regular file for reading.
+
+    Raises:
+        SourceError: It cannot be opened, or what is done with it fails.
+    """
+    try:
+        # A pipe would block until somebody writes to it, and may have come since the listing.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SourceError(f"{name}: not a regular file")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise SourceError(f"{name}: {error.strerror}") from error
