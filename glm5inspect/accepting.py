@@ -8,6 +8,7 @@ meant, ``tensor``, a glob on the tensor's name.
 from __future__ import annotations
 
 import tomllib
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
     from glm5inspect.report import Report
 
-MOST_BYTES = 1_000_000
+MOST_BYTES = 200_000
 """Of the file: more than anybody reviewed."""
 
+_LONGEST = 100  # characters of something like a code
 _KEYS = {"code", "tensor", "reason"}
 _NEEDED = {"code", "reason"}
 
@@ -42,22 +44,27 @@ def read_accepted(path: str) -> tuple[Waiver, ...]:
     if len(raw) > MOST_BYTES:
         raise UsageError(f"{path}: over {MOST_BYTES:,} bytes; no list of accepted findings is that long")
     try:
-        entries = tomllib.loads(raw.decode())
+        entries = tomllib.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # ValueError: no UTF-8 either
         raise UsageError(f"{path}: not TOML: {error}") from error
-    if entries.keys() != {"accept"} or not isinstance(entries["accept"], list):
+    accepted = entries.pop("accept", [])
+    if entries or not isinstance(accepted, list):
         raise UsageError(f"{path}: is to hold [[accept]] entries, and nothing else")
-    return tuple(_entry(f"{path}: entry {number}", entry) for number, entry in enumerate(entries["accept"], 1))
+    return tuple(_entry(f"{path}: entry {number}", entry) for number, entry in enumerate(accepted, 1))
 
 
 def _entry(origin: str, entry: object) -> Waiver:
-    if not isinstance(entry, dict) or not entry.keys() >= _NEEDED or not entry.keys() <= _KEYS:
-        raise UsageError(f"{origin}: needs code and reason, may have tensor, and nothing else")
+    if not isinstance(entry, dict) or not entry.keys() >= _NEEDED:
+        raise UsageError(f"{origin}: needs code and reason")
+    if strange := sorted(entry.keys() - _KEYS):
+        raise UsageError(f"{origin}: has {strange[0]}; an entry has code, reason and perhaps tensor")
     for key, text in entry.items():
         if not isinstance(text, str) or not text.strip():
             raise UsageError(f"{origin}: {key} is not a text, or is empty")
     if entry["code"] not in BY_SLUG:
-        raise UsageError(f"{origin}: {entry['code']} is not a finding code; glm5inspect explain lists them")
+        close = get_close_matches(entry["code"][:_LONGEST], BY_SLUG, n=1)
+        hint = f"did you mean {close[0]}?" if close else "glm5inspect explain lists them"
+        raise UsageError(f"{origin}: {entry['code']} is not a finding code; {hint}")
     return Waiver(BY_SLUG[entry["code"]], entry.get("tensor"), entry["reason"].strip(), origin)
 
 
@@ -70,8 +77,13 @@ def unused_entries(waivers: Sequence[Waiver], reports: Sequence[Report]) -> Iter
     """
     if not all(report.complete for report in reports):
         return
-    findings = [finding for report in reports for finding in report.findings]
+    by_code: dict[Code, list[Finding]] = {}
+    for report in reports:
+        for finding in report.findings:
+            by_code.setdefault(finding.code, []).append(finding)
     for waiver in waivers:
-        if waiver.reason is not None and not any(map(waiver.covers, findings)):
+        if waiver.reason is None or isinstance(waiver.code, str):
+            continue
+        if not any(map(waiver.covers, by_code.get(waiver.code, ()))):
             message = f"{waiver.origin}: covers nothing: no {waiver.subject} was found"
             yield Finding(Code.ACCEPT_UNUSED, message, actual=waiver.reason)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
     from glm5inspect.report import Finding
 
+MODEL_TYPES = frozenset({"glm5_next", "glm5_next_text", "glm5_next_mtp"})
+"""What ``model_type`` says of this architecture, its text model and its draft model."""
+
 MAX_EXPERTS = 1 << 16
 """More routed experts than this are not believed of a config."""
 

@@ -176,7 +176,7 @@ class Code(Enum):
 
     # What the caller asked for
     NO_MATCH = ("no-match", _ERROR, "no tensor matches")
-    ACCEPT_UNUSED = ("accept-unused", _WARNING, "an entry of the accepted list that covers nothing")
+    ACCEPT_UNUSED = ("accept-unused", _NOTE, "an entry of the accepted list that covers nothing")
 
 
 BY_SLUG = {code.value: code for code in Code}

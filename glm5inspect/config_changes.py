@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from glm5inspect.architecture import Architecture, Vision
+from glm5inspect.architecture import MODEL_TYPES, Architecture, Vision
 from glm5inspect.errors import ConfigError
 from glm5inspect.fingerprint import ESSENTIAL, OWN_BUSINESS
 from glm5inspect.geometry import Geometry, text_config
@@ -21,7 +21,11 @@ WHOLE = "config.json"
 _BUILDING = ESSENTIAL.union(
     *({field.name for field in fields(sizes)} for sizes in (Architecture, Geometry, Vision)),
     {"layer_types", "full_attn_layers", "kda_layers", "head_dim", "short_conv_kernel_size"},
-    {"routed_experts_per_layer", "tie_word_embeddings", "vision_config"},
+    {"routed_experts_per_layer", "tie_word_embeddings", "vision_config", "model_type"},
+    {"num_experts_per_tok", "n_group", "topk_group", "topk_method", "norm_topk_prob", "hidden_act", "attention_bias"},
+    {"mhc", "hc_eps", "hc_sinkhorn_iters", "gate_lower_bound", "mla_use_nope", "indexer_types", "mlp_layer_types"},
+    {"index_kpool_compress", "index_kpool_always_select_tail", "index_share_for_mtp_iteration"},
+    {"indexer_rope_interleave", "num_key_value_heads", "qk_head_dim", "moe_router_dtype"},
 )
 """Keys of which another model would be built: sizes, layers, and what is computed."""
 
@@ -68,10 +72,15 @@ def config_changes(a: Mapping[str, object] | None, b: Mapping[str, object] | Non
 
 
 def _keys(config: Mapping[str, object]) -> dict[str, object]:
-    """Return every key of the text model and of the vision tower with its value."""
-    text = {key: value for key, value in text_config(config).items() if key not in _LEFT_OUT}
+    """Return every key of the whole, of the text model and of the vision tower with its value.
+
+    Where the whole and the text model have the same key, that of the whole counts, as it does for loaders.
+    """
+    model_type = config.get("model_type")
+    keys = {} if model_type in (None, *MODEL_TYPES) else {"model_type": model_type}
+    for part in (text_config(config), config):
+        keys |= _flatten("", {key: value for key, value in part.items() if key not in _LEFT_OUT})
     tower = config.get("vision_config")
-    keys = dict(_flatten("", text))
     if isinstance(tower, dict):
         own = {key: value for key, value in tower.items() if key not in OWN_BUSINESS}
         keys |= {"vision_config": "present", **dict(_flatten("vision_config.", own))}

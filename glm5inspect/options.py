@@ -85,11 +85,11 @@ def refuse_empty_folder(value: str | None) -> str | None:
     return value
 
 
-def refuse_empty_file(value: str | None) -> str | None:
+def _refuse_empty_files(value: list[str] | None) -> list[str]:
     """Refuse an empty FILE: a list that nobody named must not pass as one that accepts nothing."""
-    if value is not None and not value.strip():
+    if not all(map(str.strip, value or ())):
         raise typer.BadParameter("is empty; give the name of a file, or leave the option out")
-    return value
+    return value or []
 
 
 def source_help(what: str) -> str:
@@ -273,12 +273,12 @@ IgnoreOption = Annotated[
     ),
 ]
 AcceptOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--accept",
         metavar="FILE",
-        callback=refuse_empty_file,
-        help="A reviewed list of findings that are accepted, in TOML: code, tensor, reason.",
+        callback=_refuse_empty_files,
+        help="A reviewed list of findings that are accepted, in TOML: code, tensor, reason; repeatable.",
     ),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print only findings and the verdict.")]

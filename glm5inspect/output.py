@@ -16,7 +16,12 @@ from glm5inspect.sources.base import CONFIG_NAME, INDEX_SUFFIX, QUANT_CONFIG_NAM
 if TYPE_CHECKING:
     from glm5inspect.report import SourceInfo
 
-_PARTS = (SHARD_SUFFIX, INDEX_SUFFIX, CONFIG_NAME, QUANT_CONFIG_NAME)
+_PARTS = (
+    *(SHARD_SUFFIX, INDEX_SUFFIX, CONFIG_NAME, QUANT_CONFIG_NAME),
+    *("tokenizer.json", "vocab.json", "_map.json", "added_tokens.json", "merges.txt", ".model", ".jinja", ".py"),
+    *("README.md", "LICENSE", ".bin", ".pt", ".gguf"),
+)
+"""How the names of files end that people keep in the folder of a checkpoint, reports apart."""
 
 
 def write_file(path: str, text: str) -> None:
@@ -48,10 +53,11 @@ def write_apart_from(path: str, text: str, *sources: SourceInfo | None) -> None:
         OutputError: It is, or it cannot be written.
     """
     for source in sources:
-        if source and source.kind in ("directory", "file"):
-            refuse_parts_of(source.resolved, path)
-        if source and source.kind == "snapshot" and os.path.realpath(source.resolved) == os.path.realpath(path):
-            raise OutputError(f"{path}: is the snapshot that was looked at; nothing is written over it")
+        if source and source.kind != "hub":
+            if os.path.realpath(source.resolved) == os.path.realpath(path):
+                raise OutputError(f"{path}: is the source itself; nothing is written over it")
+            if source.kind != "snapshot":
+                refuse_parts_of(source.resolved, path)
     write_file(path, text)
 
 

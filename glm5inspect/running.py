@@ -65,10 +65,10 @@ def common_options(
         if colon and not glob:
             raise typer.BadParameter(f"{printable(text)} has an empty GLOB; leave the colon out", param_hint="--ignore")
         waivers.append(Waiver(_code_or_check(slug, "--ignore"), glob or None))
-    if accept is not None:
+    for path in accept or ():
         from glm5inspect.accepting import read_accepted
 
-        waivers += read_accepted(accept)
+        waivers += read_accepted(path)
     chosen = frozenset(_code_or_check(slug, "--select") for slug in select or ())
     reports = (
         (fmt, output),
@@ -77,6 +77,8 @@ def common_options(
     files = [os.path.realpath(path) for _, path in reports if path is not None]
     if len({*files}) < len(files):
         raise typer.BadParameter("two reports cannot have one file", param_hint="--report")
+    if not {*files}.isdisjoint(map(os.path.realpath, accept or ())):
+        raise typer.BadParameter("is to be a report as well; nothing is written over the list", param_hint="--accept")
     return Run(reports, Policy(chosen, tuple(waivers), fail), quiet)
 
 

@@ -179,6 +179,8 @@ def parse_snapshot(raw: bytes, info: SourceInfo) -> Snapshot:
         raise SnapshotError(f"{error}; this is not a snapshot") from error
     fields = parsed.value
     if fields.get("format") != FORMAT:
+        if "format" not in fields:
+            raise SnapshotError("not a snapshot; give the folder of a checkpoint, or a snapshot file")
         raise SnapshotError(f"the format is {repr(fields.get('format'))[:80]}, this version reads {FORMAT} only")
     if parsed.duplicates:
         raise SnapshotError(f"the key {parsed.duplicates[0]} stands twice")

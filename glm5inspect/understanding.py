@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from glm5inspect.architecture import read_architecture
+from glm5inspect.architecture import MODEL_TYPES, read_architecture
 from glm5inspect.catalogue import Code, Severity
 from glm5inspect.dialects import DIALECTS, RELEASED, Spoken, recognize, translations
 from glm5inspect.encodings import SUFFIXES
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from glm5inspect.architecture import Architecture
     from glm5inspect.inventory import Inventory, Needs, Progress, Source
 
-
-MODEL_TYPES = frozenset({"glm5_next", "glm5_next_text", "glm5_next_mtp"})
-"""What ``model_type`` says of this architecture, its text model and its draft model."""
 
 _MARKS = ("index_kpool_compress_", "hc_attn_", "attn_hc")
 """Parts of names that no other architecture has; one is enough to know the model without a config."""

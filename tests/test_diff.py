@@ -385,6 +385,28 @@ CHANGES: dict[str, tuple[dict[str, Any], list[ConfigChange], Severity | None]] =
         [ConfigChange("layer_types", '[4] "linear_attention"', '[4] "deepseek_sparse_attention"')],
         Severity.ERROR,
     ),
+    "another model": ({**SAME, "model_type": "llama"}, [ConfigChange("model_type", None, '"llama"')], Severity.ERROR),
+    "the same model by another name": ({**SAME, "model_type": "glm5_next_text"}, [], None),
+    "a key of the whole": (
+        {**SAME, "tie_word_embeddings": True},
+        [ConfigChange("tie_word_embeddings", None, "true")],
+        Severity.ERROR,
+    ),
+    "the whole is asked first": (
+        {**declaring(hc_mult=2), "hc_mult": 4},
+        [],
+        None,
+    ),
+    "anything else of the whole": (
+        {**SAME, "image_token_id": 7},
+        [ConfigChange("image_token_id", None, "7")],
+        Severity.NOTE,
+    ),
+    "experts of a token": (
+        declaring(num_experts_per_tok=2),
+        [ConfigChange("num_experts_per_tok", None, "2")],
+        Severity.ERROR,
+    ),
     "a longer list": (
         declaring(layer_types=[*KINDS, "linear_attention"]),
         [ConfigChange("layer_types", "5 entries", "6 entries")],

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from whole_model import CONFIG, whole
 
 from glm5inspect.cli import app
-from glm5inspect.render import FORMATS, Format
+from glm5inspect.render import FORMATS, Format, junit
 from glm5inspect.render.content import CONTENT
 from glm5inspect.render.flat_csv import TABLES
 from glm5inspect.render.junit import SUBJECTS
@@ -260,6 +260,17 @@ def test_junit_skips_what_had_no_subject(sound: Path) -> None:
     """A command that looked at nothing has not passed, even if nothing was found."""
     suite = read_junit(text_of("verify-dsa", sound, "junit", "--layer", "0", "--ignore", "dsa-not-a-layer"))
     assert suite.find("testcase[@name='verify-dsa']/skipped") is not None
+
+
+def test_junit_of_very_long_answers_is_cut(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of XML take only so much of one text; how much is left out is told."""
+    whole_text = read_junit(text_of("show", sound, "junit")).findtext("system-out") or ""
+    monkeypatch.setattr(junit, "MOST_TEXT", 5000)
+    cut = read_junit(run("show", sound, "junit").stdout).findtext("system-out") or ""
+    *kept, last = cut.rstrip().splitlines()
+    assert whole_text.startswith("\n".join(kept))
+    assert len(cut) < 5100
+    assert last == f"{len(whole_text.rstrip().splitlines()) - len(kept)} more lines: see another format"
 
 
 def test_warnings_go_to_the_output_of_their_case() -> None:

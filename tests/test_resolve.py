@@ -146,7 +146,7 @@ def test_other_files(here: Path, name: str, content: bytes, said: str) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (json.dumps({"model_type": "glm5_next"}), "the format is None"),
+        (json.dumps({"model_type": "glm5_next"}), "config.json: not a snapshot; give the folder of a checkpoint"),
         ("[1]", "not a JSON object"),
         ("", "not a snapshot"),
     ],

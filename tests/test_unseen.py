@@ -178,6 +178,7 @@ NOTES = {"draft-tree", "mtp-absent", "mtp-encoding", "quant-pattern-unused"} | {
     "precision-widened",
     "config-differs",
     "mtp-copy",
+    "accept-unused",
 }
 WARNINGS = {"header-extra-key", "index-total-size", "companion-split", "config-missing", "mtp-undeclared"} | {
     "quant-unstated",
@@ -185,7 +186,6 @@ WARNINGS = {"header-extra-key", "index-total-size", "companion-split", "config-m
     "kv-scheme",
     "scale-suffix",
     "precision-narrowed",
-    "accept-unused",
     "scale-pair-unequal",
     "norm-offset",
     "norm-constant",

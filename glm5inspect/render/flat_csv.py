@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from glm5inspect.render.content import verdict_of
 from glm5inspect.render.json_report import plain
+from glm5inspect.render.wording import parts_of
 from glm5inspect.report import printable
 
 if TYPE_CHECKING:
@@ -75,15 +76,15 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the l
 
 def render(report: Report, view: View) -> str:  # noqa: ARG001 - always whole
     """Return the report as CSV, with a header."""
-    parts = (*report.reports, report)
-    texts = [text for part in parts for _, text in TABLES.get(part.topic, {}).values()]
+    parts = parts_of(report)
+    texts = [text for _, part in parts for _, text in TABLES.get(part.topic, {}).values()]
     own = [name for text in texts for name in text.split()]
     names = list(dict.fromkeys([*(["of"] if report.reports else []), "row", *own, *FACT, *FINDING, "reason"]))
     out = StringIO(newline="")
     writer = csv.DictWriter(out, names, restval="")
     writer.writeheader()
-    for part in parts:
-        of = {"of": part.source.name if part.source else None} if report.reports else {}
+    for name, part in parts:
+        of = {"of": name} if report.reports else {}
         for row in _rows(part):
             writer.writerow({name: _cell(value) for name, value in {**of, **row}.items()})
     return out.getvalue()

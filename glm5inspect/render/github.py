@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.catalogue import Severity
 from glm5inspect.render.content import answer_lines, folded, verdict_of
-from glm5inspect.render.wording import accepted_lines, source_lines
+from glm5inspect.render.wording import accepted_lines, parts_of, source_lines
 from glm5inspect.report import counted, printable
 
 if TYPE_CHECKING:
@@ -35,11 +35,10 @@ def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for ev
     """Return the report as workflow commands, one a line."""
     lines: list[str] = []
     entries: list[Folded] = []
-    for part in (*report.reports, report):
+    for name, part in parts_of(report):
         told = folded(part)
-        lines += _group(part, told)
-        name = f"{part.source.name}: " if report.reports and part.source else ""
-        entries += [entry._replace(headline=f"{name}{entry.headline}") for entry in told]
+        lines += _group(part, told, name)
+        entries += [entry._replace(headline=f"{name}: {entry.headline}") if name else entry for entry in told]
     entries.sort(key=lambda entry: -entry.severity)
     shown = entries[: MOST - 1]
     lines += [_command(_COMMANDS[entry.severity], entry.code.value, entry.headline, *entry.details) for entry in shown]
@@ -50,9 +49,10 @@ def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for ev
     return "".join(f"{line}\n" for line in lines)
 
 
-def _group(report: Report, entries: list[Folded]) -> Iterator[str]:
+def _group(report: Report, entries: list[Folded], name: str) -> Iterator[str]:
     """Yield everything as plain lines that the log folds away."""
-    yield f"::group::glm5inspect {report.command}: {counted(len(report.findings), 'finding')}"
+    title = f"glm5inspect {report.command}{f' of {name}' if name else ''}: {counted(len(report.findings), 'finding')}"
+    yield f"::group::{_escaped(printable(title), _IN_DATA)}"
     if source := list(source_lines(report.command, report.source, typed=True)):
         yield _inert("; ".join(source))
     yield from (_inert(f"| {line}") for line in answer_lines(report))

@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from glm5inspect import __version__
 from glm5inspect.render.content import answer_lines, verdict_of
-from glm5inspect.render.wording import accepted_lines, finding_lines, fold, source_lines
+from glm5inspect.render.wording import accepted_lines, finding_lines, fold, parts_of, source_lines
 from glm5inspect.report import counted, printable
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
     from glm5inspect.render import View
     from glm5inspect.report import Finding, Report
+
+
+MOST_TEXT = 5_000_000
+"""Characters of the answer; usual readers of XML take no more than 10 MB of one text."""
 
 
 class _Case(NamedTuple):
@@ -34,11 +38,10 @@ class _Case(NamedTuple):
 def render(report: Report, view: View) -> str:  # noqa: ARG001 - always whole
     """Return the report as JUnit XML."""
     suites = Element("testsuites", name="glm5inspect")
-    own = f"glm5inspect.{report.command}"
-    for part in report.reports:
-        _add_suite(suites, part, f"{own} of {printable(part.source.name)}" if part.source else own)
-    _add_suite(suites, report, own)
+    for name, part in parts_of(report):
+        _add_suite(suites, part, f"glm5inspect.{report.command}{f' of {printable(name)}' if name else ''}")
     _count(suites)
+    del suites.attrib["skipped"]  # which the schema of Jenkins knows of a suite only
     indent(suites)
     return f"{tostring(suites, encoding='us-ascii', xml_declaration=True).decode()}\n"
 
@@ -52,8 +55,15 @@ def _add_suite(suites: Element, report: Report, name: str) -> None:
         _add_case(suite, report, case, findings)
     if not report.reports:  # each of them says so itself
         _add_complete(suite, report)
-    SubElement(suite, "system-out").text = "\n".join(["", *answer_lines(report), *accepted_lines(report), ""])
+    told = "\n".join(["", *answer_lines(report), *accepted_lines(report), ""])
+    SubElement(suite, "system-out").text = told if len(told) <= MOST_TEXT else _shortened(told)
     _count(suite)
+
+
+def _shortened(told: str) -> str:
+    kept = told[: told.rindex("\n", 0, MOST_TEXT)]
+    left = told.count("\n", len(kept) + 1)
+    return f"{kept}\n{counted(left, 'more line')}: see another format\n"
 
 
 def _count(element: Element) -> None:
@@ -78,7 +88,8 @@ def _cases(report: Report) -> Iterator[tuple[_Case, list[Finding]]]:
         yield _Case(report.topic, bool(number), counted(number, noun)), list(report.findings)
         return
     for row in answer.checks:
-        told = f"{counted(row.subjects, 'subject')}, {row.status}"
+        ended = "" if row.status in ("passed", "failed") else f", {row.status}"
+        told = counted(row.subjects, "subject") + ended
         found = [finding for finding in report.findings if finding.check == row.name]
         yield _Case(row.name, row.status not in ("not-applicable", "not-read"), told), found
     if apart := [finding for finding in report.findings if finding.check is None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from glm5inspect.render.blocks import Lines
 from glm5inspect.render.content import blocks_of, folded, verdict_of
-from glm5inspect.render.wording import accepted_lines, source_lines
+from glm5inspect.render.wording import accepted_lines, parts_of, source_lines
 from glm5inspect.report import printable
 
 if TYPE_CHECKING:
@@ -31,19 +31,18 @@ _NOT_IN_A_SPAN = re.compile(r"[`|\\]")
 
 def render(report: Report, view: View) -> str:
     """Return the report as Markdown, with a heading that has the verdict."""
-    parts = [
-        part for each in (report, *report.reports) for part in _parts(each, quiet=view.quiet, named=each is not report)
-    ]
-    return "\n\n".join(parts) + "\n"
+    *parts, (_, whole) = parts_of(report)
+    texts = [text for name, part in (("", whole), *parts) for text in _part(part, name, quiet=view.quiet)]
+    return "\n\n".join(texts) + "\n"
 
 
-def _parts(report: Report, *, quiet: bool, named: bool) -> Iterator[str]:
+def _part(report: Report, name: str, *, quiet: bool) -> Iterator[str]:
     verdict = verdict_of(report)
     word, _, rest = (verdict or "").partition(": ")
-    yield f"## glm5inspect {report.command}{f': {word}' if word else ''}"
+    yield f"## glm5inspect {report.command}{f' of {inline(name)}' if name else ''}{f': {word}' if word else ''}"
     if rest:
         yield inline(f"{rest[0].upper()}{rest[1:]}.")
-    if report.source and (named or not quiet):
+    if report.source and not quiet:
         yield _bullets(source_lines(report.command, report.source, typed=True))
     if not quiet:
         yield from (text for block in blocks_of(report) for text in _drawn(block))

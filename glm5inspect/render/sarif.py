@@ -19,6 +19,7 @@ from glm5inspect.catalogue import Code, Severity
 from glm5inspect.explanations import EXPLANATIONS
 from glm5inspect.render.content import verdict_of
 from glm5inspect.render.json_report import plain
+from glm5inspect.render.wording import parts_of
 from glm5inspect.report import printable
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: 
 
 def render(report: Report, view: View) -> str:  # noqa: ARG001 - the same for everyone
     """Return the report as a SARIF log, ending in a line feed."""
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(part) for part in (*report.reports, report)]}
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [_run(*part) for part in parts_of(report)]}
     return json.dumps(log, sort_keys=True, indent=2) + "\n"
 
 
-def _run(report: Report) -> dict[str, Any]:
+def _run(name: str, report: Report) -> dict[str, Any]:
     found = {finding.code for finding in (*report.findings, *(finding for finding, _ in report.accepted))}
     codes = [code for code in Code if code in found]
     run = {
@@ -50,6 +51,9 @@ def _run(report: Report) -> dict[str, Any]:
     }
     if report.source:
         run["originalUriBaseIds"] = {ROOT: {"description": _message(report.source.name)}}
+    if name or report.reports:  # GitHub tells several runs of one tool apart by this
+        of = f" of {printable(name)}" if name else ""
+        run["automationDetails"] = {"id": f"glm5inspect {report.command}{of}/"}
     return run
 
 

@@ -110,6 +110,20 @@ def source_lines(command: str, source: SourceInfo | None, *, typed: bool = False
             )
 
 
+def parts_of(report: Report) -> list[tuple[str, Report]]:
+    """Return the report on each source with the name of that, and last the report itself with an empty name.
+
+    A source that was named several times has a number.
+    """
+    seen: dict[str, int] = {}
+    parts = []
+    for part in report.reports:
+        name = part.source.name if part.source else ""
+        seen[name] = seen.get(name, 0) + 1
+        parts.append((name if seen[name] == 1 else f"{name} ({seen[name]})", part))
+    return [*parts, ("", report)]
+
+
 def finding_lines(entries: Iterable[Folded]) -> list[str]:
     """Return folded findings as lines, their details indented below them."""
     lines = []
