@@ -71,7 +71,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from checkpoints import write_stand_in
-write_stand_in(Path(sys.argv[1]), "reference", shards=120)
+from valued import fill
+fill(write_stand_in(Path(sys.argv[1]), "reference", shards=120))
 """
 BARE_TYPER = """
 import typer
@@ -118,10 +119,15 @@ def local_duels(checkpoint: Path) -> list[Duel]:
     tool = [sys.executable, "-m", "glm5inspect"]
     census = [*tool, "census", str(checkpoint), "--format", "json"]
     loop = [sys.executable, "-c"]
+    one, other = "snapshot:official-fp8", "snapshot:nvidia-nvfp4"
+    diff = [*tool, "diff", one, other, "--format", "json", "--exit-zero"]
+    values = [*tool, "verify", str(checkpoint), "--values", "--format", "json"]
     return [
         Duel("census : safe_open loop", census, [*loop, SAFE_OPEN, str(checkpoint)], 1.6),
         Duel("census : hub, file by file", census, [*loop, HUB_PER_FILE, str(checkpoint)], 1.0),
         Duel("census : hub, directory and index", census, [*loop, HUB_DIRECTORY, str(checkpoint)], 0.65),
+        Duel("verify --values : census", values, census, 3),
+        Duel("diff A B : census A", diff, [*tool, "census", one, "--format", "json"], 2),
         Duel("--version : bare Typer app", [*tool, "--version"], [*loop, BARE_TYPER, "one", "x"], 1.5),
         Duel("classify NAME : bare Typer app", [*tool, "classify", NAME], [*loop, BARE_TYPER, "one", "x"], 1.5),
     ]
