@@ -165,7 +165,7 @@ class Code(Enum):
     SCALE_PAIR_UNEQUAL = ("scale-pair-unequal", _WARNING, "global scales of gate and up differ")
     SCALE_INVALID = ("scale-invalid", _ERROR, "a scale is zero, negative, NaN or infinite")
     NORM_INVALID = ("norm-invalid", _ERROR, "a norm is all zero, or has values that are NaN or infinite")
-    NORM_OFFSET = ("norm-offset", _WARNING, "the values of an RMSNorm centre on 0")
+    NORM_OFFSET = ("norm-offset", _WARNING, "the values of an RMSNorm centre on or below 0")
     NORM_CONSTANT = ("norm-constant", _WARNING, "all values of a norm are equal")
     BIAS_ZERO = ("bias-zero", _WARNING, "the bias of the indexer's norm is all zero")
     HELPER_INVALID = ("helper-invalid", _ERROR, "a helper has values that are NaN or infinite")

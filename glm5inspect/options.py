@@ -171,10 +171,10 @@ CacheDirOption = Annotated[
         "--cache-dir",
         metavar="PATH",
         callback=refuse_empty_folder,
-        help="Where headers from the Hub are kept; else GLM5INSPECT_CACHE, else ~/.cache/glm5inspect.",
+        help="Where headers and values from the Hub are kept; else GLM5INSPECT_CACHE, else ~/.cache/glm5inspect.",
     ),
 ]
-NoCacheOption = Annotated[bool, typer.Option("--no-cache", help="Neither use nor keep headers from the Hub.")]
+NoCacheOption = Annotated[bool, typer.Option("--no-cache", help="Neither use nor keep headers and values of the Hub.")]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use only what is cached.")]
 
 

@@ -63,14 +63,18 @@ class ValuesRead:
     """How much was read of the values of small tensors.
 
     Attributes:
-        tensors: How many were read.
+        tensors: How many were read, block scales apart.
         of: How many there are to read; more than were read where remote ones were sampled, or could not be had.
+        block_scales: How many block scales were read, a sample.
+        block_scales_of: How many there are.
         bytes: Bytes read, of them and of what lies between.
         requests: Ranges of remote shards asked for.
     """
 
     tensors: int
     of: int
+    block_scales: int
+    block_scales_of: int
     bytes: int
     requests: int
 

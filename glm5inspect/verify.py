@@ -298,8 +298,8 @@ def _report(
     if looked:
         answer = replace(
             answer,
-            not_read=_left_out(looked),
-            values=ValuesRead(looked.tensors, looked.of, looked.bytes, looked.requests),
+            not_read=_left_out(looked, inventory),
+            values=ValuesRead(*looked[:6]),
             scale_pairs=looked.pairs,
             statistics=looked.statistics,
         )
@@ -312,10 +312,15 @@ def _report(
     )
 
 
-def _left_out(looked: Looked) -> tuple[str, ...]:
+def _left_out(looked: Looked, inventory: Inventory) -> tuple[str, ...]:
     """Name what nobody looked at although values were asked for."""
-    rest = looked.of - looked.tensors
-    return ("values of weights", *([f"{counted(rest, 'small tensor')} of {looked.of:,}"] if rest else []))
+    counts = (
+        (looked.of_blocks - looked.blocks, f"of {counted(looked.of_blocks, 'block scale')}"),
+        (looked.of - looked.tensors, f"of {counted(looked.of, 'other small tensor')}"),
+    )
+    left = [f"{number:,} {what}" for number, what in counts if number]
+    unseen = len(inventory.refused) + len(inventory.missing)
+    return ("values of weights", *left, *([f"whatever is in {counted(unseen, 'shard')}"] if unseen else []))
 
 
 _MAY_BE_UNREAD = frozenset({"reference-parser", *VALUE_CHECKS})

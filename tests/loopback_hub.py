@@ -92,7 +92,8 @@ class Fault:
     Attributes:
         mode: A status, or one of ``reset``, ``stall``, ``truncate``, ``garbage``, ``drip``, ``whole`` (200, no range),
             ``shifted`` and ``grown`` (wrong start and total of Content-Range), ``starred`` (no total in it),
-            ``unnamed`` (206 without one), ``squeezed`` (gzip), ``circle`` (redirects to itself), ``endless``.
+            ``unnamed`` (206 without one), ``squeezed`` (gzip), ``circle`` (redirects to itself), ``endless``,
+            ``page`` (a web page of no announced length), ``excess`` (more bytes than the range has).
         match: Part of the path of the requests it is about.
         times: How many of them; ``None`` for all.
         headers: Sent along with a status.
@@ -220,6 +221,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif fault and fault.mode == "endless":
             self._say(200, {"X-Repo-Commit": "0" * 40, "ETag": '"0"'}, b"", mode="endless", announced=1 << 40)
+        elif fault and fault.mode == "page":
+            self._say_unbounded(200, {"Content-Type": "text/html"}, b"<p>please log in</p>" * 60_000)
         elif fault and fault.mode == "circle":
             self._say(302, {"Location": self.path})
         else:
@@ -286,10 +289,22 @@ class _Handler(BaseHTTPRequestHandler):
                 headers = headers | {"Content-Range": f"bytes {told}-{told + stop - start - 1}/{total}"}
         with file.open("rb") as opened:
             body = os.pread(opened.fileno(), min(stop - start, 64 << 20), start)
+        if mode == "excess":
+            return self._say_unbounded(206, headers, body + b"x" * 4096)
         if mode == "squeezed":
             body, headers = gzip.compress(body), headers | {"Content-Encoding": "gzip"}
             return self._say(206 if span else 200, headers, body)
         return self._say(206 if span and mode != "whole" else 200, headers, body, mode, announced=stop - start)
+
+    def _say_unbounded(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        """Send an answer that ends with the connection, and says nowhere how long it is."""
+        self.send_response(status)
+        for name, value in {"Connection": "close", **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with suppress(ConnectionError):
+            self.wfile.write(body)
+        self.close_connection = True
 
     def _json(self, value: object, mode: str) -> None:
         body, headers = json.dumps(value).encode(), {"Content-Type": "application/json"}

@@ -61,11 +61,12 @@ def test_healthy_values_are_silent(tmp_path: Path) -> None:
         "markers": "not-applicable",
     }
     subjects = {row.name: row.subjects for row in answer(report).checks}
-    # 36 modules with two scalar scales each, and block scales of the first expert of each projection and layer
-    assert [subjects[check] for check in VALUE_CHECKS] == [24, 72 + 9, 28, 31, 0]
+    # 36 modules with two scalar scales each, and with block scales that are few enough to be read all
+    assert [subjects[check] for check in VALUE_CHECKS] == [24, 72 + 36, 28, 31, 0]
     values = answer(report).values
     assert values is not None
-    assert (values.tensors, values.of, values.requests) == (140, 140, 0)
+    assert (values.tensors, values.of, values.requests) == (131, 131, 0)
+    assert (values.block_scales, values.block_scales_of) == (36, 36)
     assert answer(report).not_read == ("values of weights",)
     assert report.complete
 
@@ -108,7 +109,7 @@ def test_one_pair_of_twelve(scale: str, activations: str | None, suffix: str, tm
     assert row.max == pytest.approx(10, rel=1e-6)
 
 
-@pytest.mark.parametrize(("most", "is_error"), [(None, False), (9.9, True), (10.1, False)])
+@pytest.mark.parametrize(("most", "is_error"), [(None, False), (9.9, True), (10.0, False), (10.1, False)])
 def test_a_ratio_that_is_too_large(most: float | None, is_error: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """A warning, and an error above the ratio that the caller can live with."""
     values = {GATE: [0.01], expert(3, 0, "up_proj", "weight_scale_2"): [0.1]}
@@ -144,9 +145,15 @@ FAULTS: dict[str, tuple[str, object, str, str, str]] = {
         [-0.25, 0.125, 0.0, -0.125, 0.25, -0.0625, 0.0625, 0.5],
         "norm-values",
         "norm-offset",
-        ": the values centre on 0: median 0.03125, 38% negative",
+        ": 38% of the values are negative, the median is 0.03125",
     ),
-    "less than 0": (NORM, [-0.5 - i / 16 for i in range(8)], "norm-values", "norm-offset", "100% negative"),
+    "less than 0": (
+        NORM,
+        [-0.5 - i / 16 for i in range(8)],
+        "norm-values",
+        "norm-offset",
+        "100% of the values are negative",
+    ),
     "final norm": (f"{TEXT}norm.weight", [0.0] * 64, "norm-values", "norm-invalid", ": all 64 values are 0"),
     "MTP norm": (f"{TEXT}layers.5.enorm.weight", [1.0] * 64, "norm-values", "norm-constant", ": all 64 values are 1"),
     "zero bias": (BIAS, [0.0] * 8, "norm-values", "bias-zero", ": all 8 values are 0"),
@@ -198,6 +205,38 @@ SILENT: dict[str, tuple[str, object]] = {
 def test_what_is_no_fault(name: str, values: object, tmp_path: Path) -> None:
     """Near a fault, and none."""
     assert value_findings(look(tmp_path, {name: values})) == []
+
+
+def test_a_difference_of_the_last_bit(tmp_path: Path) -> None:
+    """It is one, and no rounding hides it."""
+    report = look(
+        tmp_path, {GATE: struct.pack("<I", 0x3C23D70A), GATE.replace("gate", "up"): struct.pack("<I", 0x3C23D70B)}
+    )
+    (finding,) = [finding for finding in serious(report) if finding.check == "scale-pairs"]
+    assert "1 of 12 pairs of gate and up differ" in finding.message
+    assert finding.message.endswith("max 1 + 9.3e-08, layers 3")
+
+
+def test_scales_of_a_whole_tensor_are_compared_too(tmp_path: Path) -> None:
+    """FP8 with one scale a matrix: loaders that fuse keep one of the two."""
+    tensors = {name: kind for name, kind in whole().items() if ".mlp.experts." not in name}
+    for layer, number in PER_LAYER:
+        for half, shape in {"gate_proj": (32, 64), "up_proj": (32, 64), "down_proj": (64, 32)}.items():
+            tensors[expert(layer, number, half, "weight")] = Kind("F8_E4M3", shape)
+            tensors[expert(layer, number, half, "weight_scale")] = Kind("F32", ())
+    scales = {name: [0.1] for name in tensors if name.endswith(".weight_scale")}
+    report = look(tmp_path, scales | {expert(4, 2, "up_proj", "weight_scale"): [0.2]}, tensors)
+    assert value_findings(report) == [("scale-pairs", "scale-pair-unequal", expert(4, 2, "gate_proj", "weight_scale"))]
+
+
+def test_norms_with_one_fault_are_told_in_one_line(tmp_path: Path) -> None:
+    """Their numbers differ, and the table folds them all the same."""
+    offset = {f"{TEXT}layers.{layer}.self_attn.o_norm.weight": [layer - i for i in range(8)] for layer in (0, 1, 2, 4)}
+    folder = fill(write_checkpoint(tmp_path, nvfp4(), config=CONFIG), offset)
+    told = [line for line in run(folder, "--select", "norm-values").stdout.splitlines() if line.startswith("warning")]
+    pattern = "model.language_model.layers.N.self_attn.o_norm.weight"
+    fault = "the values of an RMSNorm centre on or below 0"
+    assert told == [f"warning norm-offset: {pattern}: 4 tensors in layers 0-2,4: {fault}"]
 
 
 def test_many_alike_are_one_finding(tmp_path: Path) -> None:
@@ -318,7 +357,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     told = run(folder)
     assert told.exit_code == 0
     assert "warning scale-pair-unequal: weight_scale_2: 1 of 12 pairs of gate and up differ" in told.stdout
-    assert "values: 104 of 104 small tensors read, " in told.stdout
+    assert "values: 95 of 95 small tensors and 36 of 36 block scales read, " in told.stdout
     assert "not checked: values of weights" in told.stdout.splitlines()[-1]
     assert run(folder, "--max-scale-ratio", "2").exit_code == 1
     assert run(folder, "--max-scale-ratio", "20").exit_code == 0

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from checkpoints import Kind, shard_name, snapshot_tensors, split, write_checkpoint
+from checkpoints import BROKEN, Kind, shard_name, snapshot_tensors, split, write_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from valued import PER_LAYER, expert, fill, nvfp4, places
@@ -98,7 +98,9 @@ def test_any_first_part_is_spread_evenly() -> None:
     first_four = sorted(tensor.layer or 0 for tensor in order[:8:2])
     assert all(b - a >= 8 for a, b in pairwise(first_four))
     assert sorted(tensor.expert or 0 for tensor in order if tensor.layer == 7)[::2] == list(range(32))
-    assert {tensor.expert for tensor in order[: 80 * 2]} == {0, 16}
+    assert (
+        len({tensor.expert for tensor in order[: 40 * 2]}) == 32
+    )  # of as many as there are, each layer begins with another
 
 
 def test_a_sample_is_fair() -> None:
@@ -185,7 +187,9 @@ def test_the_full_reference(tmp_path: Path) -> None:
     assert row.p99 == pytest.approx(ratios[12259] * 0.83 + ratios[12260] * 0.17)
     assert (row.max, row.layers) == (ratios[-1], "3-45")
     assert report.values
-    assert (report.values.tensors, report.values.of, report.values.requests) == (37_623, 37_623, 0)
+    assert (report.values.tensors, report.values.of, report.values.requests) == (37_621, 37_621, 0)
+    assert (report.values.block_scales, report.values.block_scales_of) == (2, 37_152)
+    assert report.not_read == ("values of weights", "37,150 of 37,152 block scales")
     read = sum(stop - start for _, start, stop in source.ranges)
     assert report.values.bytes == read < 4_000_000
 
@@ -225,8 +229,13 @@ def test_a_shard_that_is_gone(tmp_path: Path) -> None:
     assert not report.complete
     values = answer(report).values
     assert values
-    assert 0 < values.tensors < values.of == 104
-    assert answer(report).not_read == ("values of weights", f"{104 - values.tensors} small tensors of 104")
+    assert 0 < values.tensors < values.of == 95
+    assert 0 < values.block_scales < values.block_scales_of == 36
+    assert answer(report).not_read == (
+        "values of weights",
+        f"{36 - values.block_scales} of 36 block scales",
+        f"{95 - values.tensors} of 95 other small tensors",
+    )
 
 
 class Short(CountingSource):
@@ -260,16 +269,39 @@ def test_offsets_past_the_end(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_large_is_not_small(tmp_path: Path) -> None:
-    """A config may declare a norm of any size; its gigabytes are left alone."""
-    wide = 1 << 24
-    assert wide * 2 > MOST_BYTES
+def test_no_config_makes_it_read_without_end(tmp_path: Path) -> None:
+    """A config may declare norms of any size: no more is read than eight times what the release has."""
+    wide = 1 << 21
     config = {**CONFIG, "text_config": {**CONFIG["text_config"], "hidden_size": wide}}
-    name = "model.language_model.norm.weight"
-    source = CountingSource(write_checkpoint(tmp_path, {name: Kind("BF16", (wide,))}, shards=1, config=config))
-    values = answer(verify(Checkpoint(source), values=READ)).values
-    assert values
-    assert (values.of, values.bytes, source.ranges) == (0, 0, [])
+    names = [f"model.language_model.layers.{layer}.input_layernorm.weight" for layer in range(5)]
+    tensors = {name: Kind("BF16", (wide,)) for name in [*names, "model.language_model.norm.weight"]}
+    source = CountingSource(write_checkpoint(tmp_path, tensors, shards=1, config=config))
+    report = answer(verify(Checkpoint(source), values=READ))
+    assert report.values
+    assert (report.values.tensors, report.values.of, report.values.bytes) == (4, 6, MOST_BYTES)
+    assert sum(stop - start for _, start, stop in source.ranges) == MOST_BYTES
+    assert report.not_read == ("values of weights", "2 of 6 other small tensors")
+
+
+def test_what_does_not_fit_is_passed_over(tmp_path: Path) -> None:
+    """Block scales of a dense layer may be larger than all that is read; those of the experts are read all the same."""
+    report = answer(verify(Checkpoint(CountingSource(dense_and_experts(tmp_path))), values=READ))
+    rows = {row.kind: (row.tensors, row.of) for row in report.statistics if row.kind.endswith(".weight_scale")}
+    assert rows["mlp.gate_proj.weight_scale"] == (0, 3)
+    assert sum(read for kind, (read, _) in rows.items() if kind.startswith("mlp.experts.E.")) == 2
+
+
+def dense_and_experts(folder: Path) -> Path:
+    """Write the layout of NVIDIA's build, whose dense layers have 3 MB of block scales a projection."""
+    config = open_source("snapshot:nvidia-nvfp4").config()
+    return write_checkpoint(folder, snapshot_tensors("nvidia-nvfp4"), shards=4, config=config)
+
+
+def test_shards_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    """Nobody knows what small tensors they hold."""
+    folder = fill(write_checkpoint(tmp_path, nvfp4(), config=CONFIG))
+    (folder / shard_name(2, 3)).write_bytes(BROKEN)
+    assert answer(verify(open_source(str(folder)), values=READ)).not_read[-1] == "whatever is in 1 shard"
 
 
 def test_the_tiny_model_is_what_the_tests_say() -> None:

@@ -89,6 +89,8 @@ def _summary(answer: Verification) -> Iterator[str]:
         yield f"fingerprint: {same} snapshot:{known.snapshot}"
     if read := answer.values:
         share = f"{read.tensors:,} of {counted(read.of, 'small tensor')}"
+        if read.block_scales_of:
+            share += f" and {read.block_scales:,} of {counted(read.block_scales_of, 'block scale')}"
         asked = f", in {counted(read.requests, 'request')}" if read.requests else ""
         yield f"values: {share} read, {counted(read.bytes, 'byte')}{asked}"
     yield f"not read: {', '.join(answer.not_read)}"

@@ -91,8 +91,8 @@ def is_whole(content: bytes, file: RemoteFile) -> bool:
     return digest.hexdigest() == file.blob
 
 
-def check_range(status: int, headers: Mapping[str, str], start: int, stop: int, size: int) -> int:
-    """Return how many bytes of an answer come before those asked for.
+def check_range(status: int, headers: Mapping[str, str], start: int, stop: int, size: int) -> tuple[int, int]:
+    """Return how many bytes of an answer come before those asked for, and how many it has altogether.
 
     Raises:
         AnswerError: It holds other bytes than those asked for.
@@ -105,7 +105,9 @@ def check_range(status: int, headers: Mapping[str, str], start: int, stop: int, 
         total = headers.get("Content-Length", "")
         if total.isdecimal() and int(total) != size:
             raise AnswerError(f"the server has {int(total):,} bytes of it, the listing {size:,}; was it replaced?")
-        return start
+        if start and not total.isdecimal():  # a header shows whether it is one; what lies behind it does not
+            raise AnswerError("answered something without saying how long it is; is HF_ENDPOINT right?", again=True)
+        return start, size
     told = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
     if status != 206 or told is None:  # noqa: PLR2004 - HTTP
         raise AnswerError(f"answered {status} without saying which bytes these are; is HF_ENDPOINT right?", again=True)
@@ -114,4 +116,4 @@ def check_range(status: int, headers: Mapping[str, str], start: int, stop: int, 
         raise AnswerError(f"the server has {int(total):,} bytes of it, the listing {size:,}; was it replaced?")
     if first != start or last < stop - 1:
         raise AnswerError(f"asked for bytes [{start}, {stop}), and got [{first}, {last + 1}); use another mirror")
-    return 0
+    return 0, last + 1 - first

@@ -184,15 +184,18 @@ class HubClient:
         headers = {**self._headers, "Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity"}
         with get_session().stream("GET", url, headers=headers, timeout=self._timeout) as response:
             raise_for_status(response)
-            skip = check_range(response.status_code, response.headers, start, stop, size)
-            return self._gather(response.iter_raw(), skip + stop - start)[skip:]
+            skip, announced = check_range(response.status_code, response.headers, start, stop, size)
+            return self._gather(response.iter_raw(), skip + stop - start, announced)[skip:]
 
-    def _gather(self, chunks: Iterable[bytes], length: int, *, whole: bool = False) -> bytes:
+    def _gather(
+        self, chunks: Iterable[bytes], length: int, announced: int | None = None, *, whole: bool = False
+    ) -> bytes:
         """Gather the bytes of an answer.
 
         Args:
             chunks: The answer as it comes.
             length: How many bytes are wanted; what is more than a chunk beyond them is left unread.
+            announced: How many there are to come; ``None`` where nobody said so.
             whole: Whether fewer are enough, and more are too many.
 
         Raises:
@@ -206,6 +209,8 @@ class HubClient:
                 break
             if time.monotonic() > deadline:
                 raise AnswerError("the answer trickles in; try again, or with a longer --timeout", again=True)
+        if announced is not None and len(taken) > announced:
+            raise AnswerError(f"sent more than the {announced:,} bytes announced; try again", again=True)
         if len(taken) > length and whole:
             raise AnswerError(f"answered more than {length:,} bytes; is HF_ENDPOINT right ({self.page})?")
         if len(taken) < length and not whole:

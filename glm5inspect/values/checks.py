@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     Numbers = Mapping[Wanted, NDArray[np.float64]]
 
+_EXACT = 1 + 1e-6  # what F32 makes of 0.1 and 0.01 is not ten times each other
+_NEAR = 1.001
+
 MARKERS = {"mcg": 0xCBAC1FED, "mul1": 0x83DCD12D}
 """The multiplier of each codebook of EXL3, which its marker holds."""
 
@@ -40,13 +43,18 @@ def check_pairs(rows: Iterable[PairRow], most: float | None) -> Iterator[Finding
         where = f", layers {row.layers}" if row.layers else ""
         yield Finding(
             Code.SCALE_PAIR_UNEQUAL,
-            f"{row.scale}: {share}, ratio median {row.median:.4g}, p99 {row.p99:.4g}, max {row.max:.4g}{where}",
-            weight=Severity.ERROR if most is not None and row.max > most else None,
+            f"{row.scale}: {share}, ratio median {row.median:.4g}, p99 {row.p99:.4g}, max {_ratio(row.max)}{where}",
+            weight=Severity.ERROR if most is not None and row.max > most * _EXACT else None,
             tensor=row.worst,
             expected="equal" if most is None else f"a ratio of at most {most:g}",
-            actual=f"a ratio of {row.max:.6g}",
+            actual=f"a ratio of {_ratio(row.max)}",
             count=row.unequal,
         )
+
+
+def _ratio(ratio: float) -> str:
+    """Write a ratio; one that is next to 1 by its excess."""
+    return f"{ratio:.4g}" if ratio >= _NEAR else f"1 + {ratio - 1:.1e}"
 
 
 def check_scales(taken: Taken, numbers: Numbers) -> Iterator[Finding]:
@@ -94,23 +102,24 @@ def check_norms(taken: Taken, numbers: Numbers) -> Iterator[Finding]:
     """Report norms that cannot work, or that look as if they were meant for another convention."""
     for wanted in taken.raw:
         if wanted.topic == "norm" and (found := _of_norm(wanted.kind, numbers[wanted])):
-            code, fault = found
-            yield _about(code, wanted, fault)
+            yield _about(wanted, *found)
 
 
-def _of_norm(kind: str, values: NDArray[np.float64]) -> tuple[Code, str] | None:
+def _of_norm(kind: str, values: NDArray[np.float64]) -> tuple[Code, str, str] | None:
+    """Return what is wrong with a norm: the code, the fault in numbers, and in words that all alike have."""
     if not np.isfinite(values).all():
-        return Code.NORM_INVALID, _not_finite(values)
+        return Code.NORM_INVALID, _not_finite(values), "NaN or infinite values"
     if not values.any():
-        is_bias = kind.endswith(".bias")
-        return (Code.BIAS_ZERO if is_bias else Code.NORM_INVALID), f"all {values.size:,} values are 0"
+        code = Code.BIAS_ZERO if kind.endswith(".bias") else Code.NORM_INVALID
+        return code, f"all {values.size:,} values are 0", "zeros"
     if values.size > 1 and (values == values[0]).all():
-        return Code.NORM_CONSTANT, f"all {values.size:,} values are {values[0]:g}"
+        return Code.NORM_CONSTANT, f"all {values.size:,} values are {values[0]:g}", "one value throughout"
     if kind in _LAYER_NORMS:
         return None
     lower, median = (float(np.percentile(values, share)) for share in (25, 50))
     if lower < 0:
-        return Code.NORM_OFFSET, f"the values centre on 0: median {median:.4g}, {np.mean(values < 0):.0%} negative"
+        told = f"{np.mean(values < 0):.0%} of the values are negative, the median is {median:.4g}"
+        return Code.NORM_OFFSET, told, "a quarter or more of the values negative"
     return None
 
 
@@ -125,9 +134,10 @@ def check_helpers(taken: Taken, numbers: Numbers) -> Iterator[Finding]:
             continue
         values = numbers[wanted]
         if not np.isfinite(values).all():
-            yield _about(Code.HELPER_INVALID, wanted, _not_finite(values))
+            yield _about(wanted, Code.HELPER_INVALID, _not_finite(values), "NaN or infinite values")
         elif wanted.dtype == "F32" and fits_bf16(raw).all():
-            yield _about(Code.HELPER_ROUNDED, wanted, f"all {values.size:,} values fit BF16")
+            same = f" and are {values[0]:g}" if (values == values[0]).all() else ""
+            yield _about(wanted, Code.HELPER_ROUNDED, f"all {values.size:,} values fit BF16{same}", "values of BF16")
 
 
 def _not_finite(values: NDArray[np.float64]) -> str:
@@ -175,11 +185,27 @@ def check_unread(taken: Taken) -> Iterator[Finding]:
         yield Finding(Code.VALUES_UNREAD, f"{shard}: values not read: {reason}", shard=shard, actual=reason)
 
 
-def _about(code: Code, wanted: Wanted, fault: str) -> Finding:
+def _about(wanted: Wanted, code: Code, told: str, fault: str) -> Finding:
     tensor = wanted.tensor
     return Finding(
-        code, f"{tensor.name}: {fault}", tensor=tensor.name, layer=wanted.layer, shard=tensor.shard, actual=fault
+        code,
+        f"{tensor.name}: {told}",
+        tensor=tensor.name,
+        layer=wanted.layer,
+        shard=tensor.shard,
+        expected=_EXPECTED[code],
+        actual=fault,
     )
+
+
+_EXPECTED = {
+    Code.NORM_INVALID: "finite values that are not all zero",
+    Code.NORM_OFFSET: "positive values",
+    Code.NORM_CONSTANT: "different values",
+    Code.BIAS_ZERO: "values that are not all zero",
+    Code.HELPER_INVALID: "finite values",
+    Code.HELPER_ROUNDED: "values of F32",
+}
 
 
 def _more(members: Sequence[Wanted]) -> str:

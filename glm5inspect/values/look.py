@@ -33,8 +33,10 @@ class Looked(NamedTuple):
     """What was seen.
 
     Attributes:
-        tensors: How many were read.
+        tensors: How many were read, block scales apart.
         of: How many there are to read.
+        blocks: How many block scales were read.
+        of_blocks: How many there are.
         bytes: Bytes read.
         requests: Ranges of remote shards asked for.
         pairs: How the global scales of gate and up differ.
@@ -45,6 +47,8 @@ class Looked(NamedTuple):
 
     tensors: int
     of: int
+    blocks: int
+    of_blocks: int
     bytes: int
     requests: int
     pairs: tuple[PairRow, ...]
@@ -94,9 +98,12 @@ def look_at_values(
     for check, (own, findings) in topics.items():
         read = sum(wanted.topic in own for wanted in taken.raw)
         outcomes[check] = (_subjects(read, sum(wanted.topic in own for wanted in taken.wanted)), list(findings))
+    blocks, of_blocks = (sum(w.topic == "block-scale" for w in several) for several in (taken.raw, taken.wanted))
     return Looked(
-        tensors=len(taken.raw),
-        of=len(taken.wanted),
+        tensors=len(taken.raw) - blocks,
+        of=len(taken.wanted) - of_blocks,
+        blocks=blocks,
+        of_blocks=of_blocks,
         bytes=taken.bytes,
         requests=taken.requests,
         pairs=pairs,

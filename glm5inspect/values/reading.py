@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from glm5inspect.errors import SourceError
-from glm5inspect.values.selection import spread
+from glm5inspect.values.selection import affordable, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -116,14 +116,15 @@ def take(source: Source, inventory: Inventory, wanted: Sequence[Wanted], most: i
     Args:
         source: Where they lie.
         inventory: Whose headers say where.
-        wanted: Which; those of local shards are all read.
+        wanted: Which; of local shards, all that is affordable.
         most: The most ranges to ask of remote shards.
         progress: Called after each range.
     """
     taken = Taken(wanted)
-    remote = {shard: source.is_remote(shard) for shard in {tensor.shard for tensor in wanted}}
-    local = spans((tensor for tensor in wanted if not remote[tensor.shard]), 0)
-    asked = spans(sample([tensor for tensor in wanted if remote[tensor.shard]], most), GAP)
+    chosen = affordable(wanted)
+    remote = {shard: source.is_remote(shard) for shard in {tensor.shard for tensor in chosen}}
+    local = spans((tensor for tensor in chosen if not remote[tensor.shard]), 0)
+    asked = spans(sample([tensor for tensor in chosen if remote[tensor.shard]], most), GAP)
     taken.requests = len(asked)
     todo = [span for span in (*local, *asked) if _is_inside(span, inventory, taken)]
     for done, (span, raw) in enumerate(zip(todo, source.read_data(_ranges(todo, inventory)), strict=True), 1):

@@ -17,7 +17,7 @@ from glm5inspect.header import DTYPE_BITS
 from glm5inspect.roles import TensorRole, classify, is_cache_scale, is_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from glm5inspect.binding import Binding, Bound
     from glm5inspect.header import TensorRecord
@@ -37,7 +37,7 @@ _SCALE_DTYPES = frozenset({"F32", "BF16", "F16", "F8_E4M3", "F8_E8M0"})
 _HELPER_DTYPES = frozenset({"F32", "BF16", "F16"})
 
 MOST_BYTES = 16 << 20
-"""Of one tensor: a thousand times the largest of the release. What is larger is not small, and is left alone."""
+"""Of all tensors together, block scales apart: eight times those of the release; nothing grows without bound."""
 
 BLOCK_SCALE_BYTES = 1 << 20
 """Of all block scales together: two modules of NVFP4, or hundreds of block FP8."""
@@ -74,7 +74,7 @@ class Wanted:
 
 
 def select(inventory: Inventory, expected: Iterable[Expected], binding: Binding) -> list[Wanted]:
-    """Return what there is to read.
+    """Return what there is to read; `affordable` says how much of it is.
 
     Args:
         inventory: What is stored.
@@ -88,22 +88,37 @@ def select(inventory: Inventory, expected: Iterable[Expected], binding: Binding)
             suffix = group.pattern.rpartition(".")[2]
             kind = f"self_attn.{suffix}"
             found += [Wanted("scale", kind, suffix, group.layer, None, (), t.dtype, t) for t in group.tensors]
-    small = [wanted for wanted in found if wanted.tensor.nbytes <= MOST_BYTES]
-    blocks = [wanted for wanted in small if wanted.topic == "block-scale"]
-    sampled = set(_within(spread(blocks), BLOCK_SCALE_BYTES))
-    return [wanted for wanted in small if wanted.topic != "block-scale" or wanted in sampled]
+    return found
 
 
-def spread(wanted: Iterable[Wanted]) -> list[Wanted]:
+def affordable(wanted: Sequence[Wanted]) -> list[Wanted]:
+    """Return what may be read, whatever the requests: everything but most block scales, unless that is a lot."""
+    blocks = [tensor for tensor in wanted if tensor.topic == "block-scale"]
+    others = [tensor for tensor in wanted if tensor.topic != "block-scale"]
+    if sum(tensor.tensor.nbytes for tensor in others) > MOST_BYTES:
+        others = list(_within(spread(others), MOST_BYTES))
+    return [*others, *_within(spread(blocks, together=False), BLOCK_SCALE_BYTES)]
+
+
+def spread(wanted: Iterable[Wanted], *, together: bool = True) -> list[Wanted]:
     """Order tensors so that any first part of them is spread evenly over the layers, and in a layer over its experts.
 
-    What one expert has of them stays together, so that scales can be compared with each other.
+    Layers begin with different experts.
+
+    Args:
+        wanted: In any order.
+        together: Whether what one expert has stays together, so that scales can be compared with each other.
     """
-    layers: dict[int | None, dict[int | None, list[Wanted]]] = {}
+    layers: dict[int | None, dict[object, list[Wanted]]] = {}
     for tensor in wanted:
-        layers.setdefault(tensor.layer, {}).setdefault(tensor.expert, []).append(tensor)
-    queues = [[experts[place] for place in _scattered(list(experts))] for experts in layers.values()]
-    order = [queues[place] for place in _scattered(list(range(len(queues))))]
+        unit = tensor.expert if together else (tensor.expert, tensor.kind)
+        layers.setdefault(tensor.layer, {}).setdefault(unit, []).append(tensor)
+    queues = []
+    for number, units in enumerate(layers.values()):
+        scattered = _scattered(list(units.values()))
+        first = number % len(scattered)
+        queues.append(scattered[first:] + scattered[:first])
+    order = _scattered(queues)
     longest = max(map(len, order), default=0)
     return [tensor for turn in range(longest) for queue in order if turn < len(queue) for tensor in queue[turn]]
 
@@ -116,28 +131,27 @@ def _scattered(items: list[K]) -> list[K]:
 
 
 def _within(wanted: Iterable[Wanted], nbytes: int) -> Iterator[Wanted]:
+    """Yield what fits into a number of bytes; one that does not is passed over."""
     for tensor in wanted:
-        nbytes -= tensor.tensor.nbytes
-        if nbytes < 0:
-            return
-        yield tensor
+        if tensor.tensor.nbytes <= nbytes:
+            nbytes -= tensor.tensor.nbytes
+            yield tensor
 
 
 def _of_module(inventory: Inventory, bound: Bound) -> Iterator[Wanted]:
-    """Yield the scales and markers of modules that are stored alike; of block scales the first one only."""
+    """Yield the scales and markers of modules that are stored alike."""
     for stored, part in bound.parts.items():
         suffix = stored.partition(".")[2] if stored.startswith(RANK) else stored
         topic = _topic(suffix, part.dtype, prod(part.shape))
         if topic is None:
             continue
         row, layer = bound.expected, bound.module.layer
-        experts: tuple[int | None, ...] = bound.module.experts or (None,)
-        for expert in experts[:1] if topic == "block-scale" else experts:
+        kind, dtype = f"{row.row.name}.{suffix}", "F8_E8M0" if part.dtype == "U8" else part.dtype
+        for expert in bound.module.experts or (None,):
             path = bound.module.path if expert is None else bound.module.path.replace(".E.", f".{expert}.", 1)
             tensor = inventory.tensors.get(f"{path}.{stored}")
             if tensor is not None and _is_whole(tensor):
-                dtype = "F8_E8M0" if part.dtype == "U8" else part.dtype
-                yield Wanted(topic, f"{row.row.name}.{suffix}", suffix, layer, expert, row.shape, dtype, tensor)
+                yield Wanted(topic, kind, suffix, layer, expert, row.shape, dtype, tensor)
 
 
 def _topic(suffix: str, dtype: str, elements: int) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from glm5inspect.report import ranges
 from glm5inspect.values.decoding import decode
-from glm5inspect.values.selection import GLOBAL_SCALES, RECIPROCALS
+from glm5inspect.values.selection import RECIPROCALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ def pair_rows(taken: Taken, numbers: Mapping[Wanted, NDArray[np.float64]]) -> It
     """Yield, for each kind of global scale, how those of gate and up differ."""
     pairs: dict[str, dict[tuple[object, ...], dict[str, Wanted]]] = {}
     for wanted in taken.wanted:
-        if wanted.topic == "scale" and wanted.suffix in GLOBAL_SCALES:
+        if wanted.topic == "scale":
             module = wanted.kind.removesuffix(f".{wanted.suffix}")
             block, _, half = module.rpartition(".")
             if half in _HALVES:
