@@ -93,7 +93,7 @@ class Fault:
         mode: A status, or one of ``reset``, ``stall``, ``truncate``, ``garbage``, ``drip``, ``whole`` (200, no range),
             ``shifted`` and ``grown`` (wrong start and total of Content-Range), ``starred`` (no total in it),
             ``unnamed`` (206 without one), ``squeezed`` (gzip), ``circle`` (redirects to itself), ``endless``,
-            ``page`` (a web page of no announced length), ``excess`` (more bytes than the range has).
+            ``page`` (a web page of the length of the file, unannounced), ``excess`` (more bytes than the range has).
         match: Part of the path of the requests it is about.
         times: How many of them; ``None`` for all.
         headers: Sent along with a status.
@@ -221,8 +221,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif fault and fault.mode == "endless":
             self._say(200, {"X-Repo-Commit": "0" * 40, "ETag": '"0"'}, b"", mode="endless", announced=1 << 40)
-        elif fault and fault.mode == "page":
-            self._say_unbounded(200, {"Content-Type": "text/html"}, b"<p>please log in</p>" * 60_000)
         elif fault and fault.mode == "circle":
             self._say(302, {"Location": self.path})
         else:
@@ -289,6 +287,9 @@ class _Handler(BaseHTTPRequestHandler):
                 headers = headers | {"Content-Range": f"bytes {told}-{told + stop - start - 1}/{total}"}
         with file.open("rb") as opened:
             body = os.pread(opened.fileno(), min(stop - start, 64 << 20), start)
+        if mode == "page":
+            page = (b"<p>please log in</p>" * (size // 20 + 1))[:size]
+            return self._say_unbounded(200, {"Content-Type": "text/html"}, page)
         if mode == "excess":
             return self._say_unbounded(206, headers, body + b"x" * 4096)
         if mode == "squeezed":
