@@ -284,7 +284,8 @@ def check_layers(inventory: Inventory, config: Mapping[str, object] | None) -> I
 
 def _check_numbers(inventory: Inventory) -> Iterator[Finding]:
     """Report layers and experts whose number no loader writes like this: too large, or with zeros in front."""
-    strange = {number for group in inventory.groups for number in set(group.experts) if not is_expert_number(number)}
+    numbers = set[str]().union(*(group.experts for group in inventory.groups))
+    strange = {number for number in numbers if not is_expert_number(number)}
     for group in inventory.groups if strange else ():
         for number, tensor in zip(group.experts, group.tensors, strict=False):
             if number in strange:

@@ -81,8 +81,8 @@ def _is_plain(raw: bytes, value: dict[str, object]) -> bool:
     """
     if b"\\" in raw:
         return False
-    pairs = len(value) + sum(len(inner) for inner in value.values() if type(inner) is dict)
-    return raw.count(b":") == pairs
+    inner = [content for content in value.values() if type(content) is dict]
+    return raw.count(b":") == len(value) + sum(map(len, inner))
 
 
 def _parse_slowly(text: str, *, integers_only: bool) -> Parsed:
