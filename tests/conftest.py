@@ -13,6 +13,9 @@ from loopback_hub import LoopbackHub
 if TYPE_CHECKING:
     from pathlib import Path
 
+for variable in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(variable, None)  # how wide and colourful the terminal is where the tests run is not their business
+
 HUB = LoopbackHub()
 os.environ["HF_ENDPOINT"] = HUB.endpoint  # which huggingface_hub reads once, when it is imported
 

@@ -264,7 +264,9 @@ WIDTHS = {
 }
 
 
-@pytest.mark.parametrize(("bits", "dtype"), [(bits, dtype) for bits, dtypes in WIDTHS.items() for dtype in dtypes])
+@pytest.mark.parametrize(
+    ("bits", "dtype"), [(bits, dtype) for bits, dtypes in WIDTHS.items() for dtype in sorted(dtypes)]
+)
 def test_width(bits: int, dtype: str) -> None:
     """Every dtype of the format takes exactly its width: 8 elements are as many bytes as an element has bits."""
     right = read(shard(json.dumps({"a": entry(dtype, [8], [0, bits])}), bits))

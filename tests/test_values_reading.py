@@ -22,7 +22,7 @@ from glm5inspect.resolve import open_source
 from glm5inspect.scope import VALUE_CHECKS, ValueOptions
 from glm5inspect.sources.local import LocalSource
 from glm5inspect.values.reading import GAP, LONGEST, sample, spans
-from glm5inspect.values.selection import BLOCK_SCALE_BYTES, MOST_BYTES, Wanted, spread
+from glm5inspect.values.selection import BLOCK_SCALE_BYTES, MOST_BYTES, Wanted, affordable, spread
 from glm5inspect.verify import verify
 
 if TYPE_CHECKING:
@@ -283,18 +283,18 @@ def test_no_config_makes_it_read_without_end(tmp_path: Path) -> None:
     assert report.not_read == ("values of weights", "2 of 6 other small tensors")
 
 
-def test_what_does_not_fit_is_passed_over(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_passed_over() -> None:
     """Block scales of a dense layer may be larger than all that is read; those of the experts are read all the same."""
-    report = answer(verify(Checkpoint(CountingSource(dense_and_experts(tmp_path))), values=READ))
-    rows = {row.kind: (row.tensors, row.of) for row in report.statistics if row.kind.endswith(".weight_scale")}
-    assert rows["mlp.gate_proj.weight_scale"] == (0, 3)
-    assert sum(read for kind, (read, _) in rows.items() if kind.startswith("mlp.experts.E.")) == 2
-
-
-def dense_and_experts(folder: Path) -> Path:
-    """Write the layout of NVIDIA's build, whose dense layers have 3 MB of block scales a projection."""
-    config = open_source("snapshot:nvidia-nvfp4").config()
-    return write_checkpoint(folder, snapshot_tensors("nvidia-nvfp4"), shards=4, config=config)
+    dense = [wanted(0, 3 << 20, layer=layer, topic="block-scale") for layer in range(3)]
+    experts = [
+        wanted(0, 1 << 19, layer=layer, number=n, topic="block-scale") for layer in range(3, 9) for n in range(4)
+    ]
+    norm = wanted(0, 8192, layer=2, topic="norm")
+    chosen = affordable([*dense, *experts, norm])
+    assert chosen[0] is norm
+    assert [tensor.tensor.nbytes for tensor in chosen[1:]] == [1 << 19] * 2
+    assert chosen[1].layer != chosen[2].layer
+    assert chosen[1].expert != chosen[2].expert
 
 
 def test_shards_that_cannot_be_read_are_told(tmp_path: Path) -> None:
