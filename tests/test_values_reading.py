@@ -287,7 +287,7 @@ def test_what_does_not_fit_is_passed_over() -> None:
     """Block scales of a dense layer may be larger than all that is read; those of the experts are read all the same."""
     dense = [wanted(0, 3 << 20, layer=layer, topic="block-scale") for layer in range(3)]
     experts = [
-        wanted(0, 1 << 19, layer=layer, number=n, topic="block-scale") for layer in range(3, 9) for n in range(4)
+        wanted(0, 1 << 19, layer=layer, number=n, topic="block-scale") for layer in range(3, 9) for n in range(8)
     ]
     norm = wanted(0, 8192, layer=2, topic="norm")
     chosen = affordable([*dense, *experts, norm])
