@@ -103,11 +103,12 @@ def _check_run(run: dict[str, Any]) -> None:
         for suppression in result.get("suppressions", ()):
             assert suppression["kind"] == "external"
             assert suppression["justification"]
-        for location in result.get("locations", ()):
-            assert location.keys() <= {"physicalLocation", "logicalLocations"}
-            if place := location.get("physicalLocation"):
-                assert URI.fullmatch(place["artifactLocation"]["uri"])
-                assert place["artifactLocation"]["uriBaseId"] in run["originalUriBaseIds"]
+        (location,) = result["locations"]  # GitHub refuses files where one has none
+        assert location.keys() <= {"physicalLocation", "logicalLocations"}
+        place = location["physicalLocation"]
+        assert URI.fullmatch(place["artifactLocation"]["uri"])
+        assert place["artifactLocation"]["uriBaseId"] in run["originalUriBaseIds"]
+        assert place["region"] == {"startLine": 1}
     assert len(fingerprints) == len(run["results"])
     assert len({"suppressions" in result for result in run["results"]}) <= 1
     assert {rule["id"] for rule in rules} == {result["ruleId"] for result in run["results"]}

@@ -360,6 +360,13 @@ def test_sarif_says_where(damaged: Path) -> None:
     assert uri == {"uri": findings("census", damaged)[0]["shard"], "uriBaseId": "CHECKPOINT"}
 
 
+def test_sarif_has_a_place_for_what_is_in_no_shard() -> None:
+    """What is about the checkpoint as a whole is anchored at its config."""
+    results = read_sarif(text_of("verify", "snapshot:nvidia-nvfp4", "sarif"))["results"]
+    uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results}
+    assert uris == {"config.json"}
+
+
 def test_fingerprints_do_not_depend_on_how_the_tensors_are_cut(tmp_path: Path) -> None:
     """The same fault in another shard is the same result."""
     prints = []

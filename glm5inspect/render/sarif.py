@@ -21,6 +21,7 @@ from glm5inspect.render.content import verdict_of
 from glm5inspect.render.json_report import plain
 from glm5inspect.render.wording import parts_of
 from glm5inspect.report import printable
+from glm5inspect.sources.base import CONFIG_NAME
 
 if TYPE_CHECKING:
     from glm5inspect.render import View
@@ -49,8 +50,9 @@ def _run(name: str, report: Report) -> dict[str, Any]:
         "columnKind": "unicodeCodePoints",
         "properties": _properties(report),
     }
-    if report.source:
-        run["originalUriBaseIds"] = {ROOT: {"description": _message(report.source.name)}}
+    if report.source or report.findings or report.accepted:
+        what = report.source.name if report.source else "no checkpoint"
+        run["originalUriBaseIds"] = {ROOT: {"description": _message(what)}}
     if name or report.reports:  # GitHub tells several runs of one tool apart by this
         of = f" of {printable(name)}" if name else ""
         run["automationDetails"] = {"id": f"glm5inspect {report.command}{of}/"}
@@ -110,8 +112,7 @@ def _results(report: Report, codes: list[Code]) -> list[dict[str, Any]]:
         }
         if report.accepted:  # all results of a run say so, or none
             result["suppressions"] = [_suppression(waiver)] if waiver else []
-        if location := _location(finding):
-            result["locations"] = [location]
+        result["locations"] = [_location(finding)]
         results.append(result)
     return results
 
@@ -121,14 +122,17 @@ def _suppression(waiver: Waiver) -> dict[str, str]:
 
 
 def _location(finding: Finding) -> dict[str, Any]:
-    location: dict[str, Any] = {}
+    """Say where a finding is: in its shard, else in the config.
+
+    GitHub refuses a whole file for one result without an artifact and a line.
+    """
+    uri = CONFIG_NAME if finding.shard is None else quote(printable(finding.shard))
+    place = {"artifactLocation": {"uri": uri, "uriBaseId": ROOT}, "region": {"startLine": 1}}
+    location: dict[str, Any] = {"physicalLocation": place}
     if finding.tensor is not None:
         location["logicalLocations"] = [{"fullyQualifiedName": printable(finding.tensor), "kind": "tensor"}]
     elif finding.layer is not None:
         location["logicalLocations"] = [{"fullyQualifiedName": f"layers.{finding.layer}", "kind": "layer"}]
-    if finding.shard is not None:
-        uri = quote(printable(finding.shard))
-        location["physicalLocation"] = {"artifactLocation": {"uri": uri, "uriBaseId": ROOT}}
     return location
 
 
