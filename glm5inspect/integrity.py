@@ -124,7 +124,11 @@ def _shape_bytes(tensor: TensorRecord, bits: int, fault: str) -> Finding:
 def _check_coverage(header: Header) -> Iterator[Finding]:
     """Walk the data section in order of offsets, as the library does, and go on where it would stop."""
     shard, reached = header.shard, 0
-    for tensor in sorted(header.tensors, key=_SPAN):
+    tensors = sorted(header.tensors, key=_SPAN)
+    stops = [tensor[4] for tensor in tensors]  # by position: this is asked of every tensor
+    if [tensor[3] for tensor in tensors] == [0, *stops[:-1]]:
+        reached, tensors = stops[-1], []  # each begins where the one before it ends
+    for tensor in tensors:
         start = tensor.start
         if start != reached:
             code, what = Code.OFFSET_GAP, f"{counted(start - reached, 'byte')} in front of it belong to no tensor"
@@ -201,25 +205,45 @@ def _check_copies(inventory: Inventory) -> Iterator[Finding]:
 
 def _check_companions(inventory: Inventory) -> Iterator[Finding]:
     """A scale that is not in its weight's shard is lost by some loaders."""
-    tensors = inventory.tensors
+    homes = {(group.pattern, group.layer): group for group in inventory.groups if group.pattern.endswith(_PAYLOADS)}
     for group in inventory.groups:
         suffix = group.pattern.rpartition(".")[2]
         if suffix not in COMPANIONS:
             continue
-        cut = len(suffix)
-        for tensor in group.tensors:
-            module = tensor.name[:-cut]
-            payload = tensors.get(module + _PAYLOADS[0]) or tensors.get(module + _PAYLOADS[1])
-            if payload is not None and payload.shard != tensor.shard:
-                message = f"{tensor.name}: in {tensor.shard}, but its weight is in {payload.shard}"
-                yield _about(
-                    Code.COMPANION_SPLIT,
-                    message,
-                    tensor.name,
-                    tensor.shard,
-                    expected=payload.shard,
-                    actual=tensor.shard,
-                )
+        home = homes.get((group.pattern[: -len(suffix)] + _PAYLOADS[0], group.layer))
+        for payload, tensor in _apart(inventory, group, home, len(suffix)):
+            message = f"{tensor.name}: in {tensor.shard}, but its weight is in {payload.shard}"
+            yield _about(
+                Code.COMPANION_SPLIT,
+                message,
+                tensor.name,
+                tensor.shard,
+                expected=payload.shard,
+                actual=tensor.shard,
+            )
+
+
+def _apart(
+    inventory: Inventory, group: Group, home: Group | None, cut: int
+) -> Iterator[tuple[TensorRecord, TensorRecord]]:
+    """Yield weights and companions that are in different shards; a weight that is not there is another check's.
+
+    Args:
+        inventory: What is stored.
+        group: The companions.
+        home: The weights, where they are a group as well.
+        cut: Characters of the companions' suffix.
+    """
+    if home and group.experts and home.experts == group.experts:  # the same experts in the same order
+        for pair in zip(home.tensors, group.tensors, strict=True):
+            if pair[0][5] != pair[1][5]:  # their shards; by position, since this is asked of most tensors
+                yield pair
+        return
+    for tensor in group.tensors:
+        module = tensor.name[:-cut]
+        payload = inventory.tensors.get(module + _PAYLOADS[0]) or inventory.tensors.get(module + _PAYLOADS[1])
+        if payload is not None and payload.shard != tensor.shard:
+            yield payload, tensor
 
 
 def _check_index(inventory: Inventory, index: Index) -> Iterator[Finding]:
