@@ -8,11 +8,10 @@ meant, ``tensor``, a glob on the tensor's name.
 from __future__ import annotations
 
 import tomllib
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from glm5inspect.catalogue import BY_SLUG, Code
+from glm5inspect.catalogue import BY_SLUG, Code, hint_for
 from glm5inspect.errors import UsageError
 from glm5inspect.report import Finding, Waiver
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 MOST_BYTES = 200_000
 """Of the file: more than anybody reviewed."""
 
-_LONGEST = 100  # characters of something like a code
 _KEYS = {"code", "tensor", "reason"}
 _NEEDED = {"code", "reason"}
 
@@ -62,9 +60,7 @@ def _entry(origin: str, entry: object) -> Waiver:
         if not isinstance(text, str) or not text.strip():
             raise UsageError(f"{origin}: {key} is not a text, or is empty")
     if entry["code"] not in BY_SLUG:
-        close = get_close_matches(entry["code"][:_LONGEST], BY_SLUG, n=1)
-        hint = f"did you mean {close[0]}?" if close else "glm5inspect explain lists them"
-        raise UsageError(f"{origin}: {entry['code']} is not a finding code; {hint}")
+        raise UsageError(f"{origin}: {entry['code']} is not a finding code; {hint_for(entry['code'])}")
     return Waiver(BY_SLUG[entry["code"]], entry.get("tensor"), entry["reason"].strip(), origin)
 
 

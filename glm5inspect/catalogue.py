@@ -179,5 +179,15 @@ class Code(Enum):
     ACCEPT_UNUSED = ("accept-unused", _NOTE, "an entry of the accepted list that covers nothing")
 
 
+def hint_for(slug: str) -> str:
+    """Say of what is no code which one was probably meant, or where they are listed."""
+    from difflib import get_close_matches  # noqa: PLC0415 - for mistakes only
+
+    close = get_close_matches(slug[:_LONGEST].lower().replace("_", "-"), BY_SLUG, n=1)
+    return f"did you mean {close[0]}?" if close else "glm5inspect explain lists them"
+
+
+_LONGEST = 100  # characters of something like a code
+
 BY_SLUG = {code.value: code for code in Code}
 """Every code by its kebab-case name."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from glm5inspect.catalogue import BY_SLUG, Code, Severity
+from glm5inspect.catalogue import BY_SLUG, Code, Severity, hint_for
 from glm5inspect.errors import Glm5InspectError, OutputError, UsageError
 from glm5inspect.options import (
     AcceptOption,
@@ -138,11 +138,7 @@ def find_code(slug: str, option: str) -> Code:
     """
     if slug in BY_SLUG:
         return BY_SLUG[slug]
-    from difflib import get_close_matches
-
-    close = get_close_matches(slug.lower().replace("_", "-"), BY_SLUG, n=1)
-    hint = f"did you mean {close[0]}?" if close else "glm5inspect explain lists them"
-    raise typer.BadParameter(f"{printable(slug)!r} is not a finding code; {hint}", param_hint=option)
+    raise typer.BadParameter(f"{printable(slug)!r} is not a finding code; {hint_for(slug)}", param_hint=option)
 
 
 @dataclass(frozen=True, slots=True)

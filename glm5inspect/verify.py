@@ -32,7 +32,7 @@ from glm5inspect.understanding import (
     read_model,
     translate,
 )
-from glm5inspect.verification import CheckRow, LargestShard, MtpState, Pruned, ValuesRead, Verification
+from glm5inspect.verification import CheckRow, LargestShard, MtpState, Pruned, Verification
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -299,7 +299,7 @@ def _report(
         answer = replace(
             answer,
             not_read=_left_out(looked, inventory),
-            values=ValuesRead(*looked[:6]),
+            values=looked.read,
             scale_pairs=looked.pairs,
             statistics=looked.statistics,
         )
@@ -314,9 +314,10 @@ def _report(
 
 def _left_out(looked: Looked, inventory: Inventory) -> tuple[str, ...]:
     """Name what nobody looked at although values were asked for."""
+    read = looked.read
     counts = (
-        (looked.of_blocks - looked.blocks, f"of {counted(looked.of_blocks, 'block scale')}"),
-        (looked.of - looked.tensors, f"of {counted(looked.of, 'other small tensor')}"),
+        (read.block_scales_of - read.block_scales, f"of {counted(read.block_scales_of, 'block scale')}"),
+        (read.of - read.tensors, f"of {counted(read.of, 'other small tensor')}"),
     )
     left = [f"{number:,} {what}" for number, what in counts if number]
     unseen = len(inventory.refused) + len(inventory.missing)

@@ -10,6 +10,7 @@ import numpy as np
 from glm5inspect.catalogue import Code, Severity
 from glm5inspect.report import Finding, counted, layers_named
 from glm5inspect.values.decoding import decode, fits_bf16
+from glm5inspect.values.statistics import are_usable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -62,8 +63,8 @@ def check_scales(taken: Taken, numbers: Numbers) -> Iterator[Finding]:
     alike: dict[tuple[str, int | None, str], list[Wanted]] = {}
     scalars = [wanted for wanted in taken.raw if wanted.topic == "scale"]
     every = np.array([numbers[wanted][0] for wanted in scalars])  # in one go: there are tens of thousands
-    suspects = [scalars[place] for place in np.flatnonzero(~_is_usable(every))]
-    suspects += [w for w in taken.raw if w.topic == "block-scale" and not _is_usable(numbers[w]).all()]
+    suspects = [scalars[place] for place in np.flatnonzero(~are_usable(every))]
+    suspects += [w for w in taken.raw if w.topic == "block-scale" and not are_usable(numbers[w]).all()]
     for wanted in suspects:
         alike.setdefault((wanted.kind, wanted.layer, _what_is_wrong(numbers[wanted])), []).append(wanted)
     for (_, layer, fault), members in alike.items():
@@ -78,10 +79,6 @@ def check_scales(taken: Taken, numbers: Numbers) -> Iterator[Finding]:
             actual=fault,
             count=len(members),
         )
-
-
-def _is_usable(scales: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return np.isfinite(scales) & (scales > 0)
 
 
 def _what_is_wrong(values: NDArray[np.float64]) -> str:

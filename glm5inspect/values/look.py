@@ -18,6 +18,7 @@ from glm5inspect.values.checks import (
 from glm5inspect.values.reading import take
 from glm5inspect.values.selection import select
 from glm5inspect.values.statistics import KindRow, PairRow, kind_rows, numbers_of, pair_rows
+from glm5inspect.verification import ValuesRead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,24 +34,14 @@ class Looked(NamedTuple):
     """What was seen.
 
     Attributes:
-        tensors: How many were read, block scales apart.
-        of: How many there are to read.
-        blocks: How many block scales were read.
-        of_blocks: How many there are.
-        bytes: Bytes read.
-        requests: Ranges of remote shards asked for.
+        read: How much of it there was.
         pairs: How the global scales of gate and up differ.
         statistics: What each kind of tensor holds.
         outcomes: Check to how many subjects it looked at and what it found; ``None`` where none could be read.
         unread: Shards of which something could not be read.
     """
 
-    tensors: int
-    of: int
-    blocks: int
-    of_blocks: int
-    bytes: int
-    requests: int
+    read: ValuesRead
     pairs: tuple[PairRow, ...]
     statistics: tuple[KindRow, ...]
     outcomes: Mapping[str, tuple[int | None, list[Finding]]]
@@ -100,12 +91,14 @@ def look_at_values(
         outcomes[check] = (_subjects(read, sum(wanted.topic in own for wanted in taken.wanted)), list(findings))
     blocks, of_blocks = (sum(w.topic == "block-scale" for w in several) for several in (taken.raw, taken.wanted))
     return Looked(
-        tensors=len(taken.raw) - blocks,
-        of=len(taken.wanted) - of_blocks,
-        blocks=blocks,
-        of_blocks=of_blocks,
-        bytes=taken.bytes,
-        requests=taken.requests,
+        read=ValuesRead(
+            tensors=len(taken.raw) - blocks,
+            of=len(taken.wanted) - of_blocks,
+            block_scales=blocks,
+            block_scales_of=of_blocks,
+            bytes=taken.bytes,
+            requests=taken.requests,
+        ),
         pairs=pairs,
         statistics=tuple(kind_rows(taken, numbers)),
         outcomes=outcomes,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from glm5inspect.values.reading import Taken
     from glm5inspect.values.selection import Wanted
 
+_NO_QUANTITIES = ("marker", "weight-shape")
 _HALVES = ("gate_proj", "up_proj")
 """The projections that loaders fuse into one, with one global scale for both."""
 
@@ -83,7 +84,7 @@ def kind_rows(taken: Taken, numbers: Mapping[Wanted, NDArray[np.float64]]) -> It
     """Yield what each kind of scale, norm and helper holds, by name; markers and shapes are no quantities."""
     kinds: dict[str, list[Wanted]] = {}
     for wanted in taken.wanted:
-        if wanted.topic not in ("marker", "weight-shape"):
+        if wanted.topic not in _NO_QUANTITIES:
             kinds.setdefault(wanted.kind, []).append(wanted)
     for kind, members in sorted(kinds.items()):
         read = [numbers[wanted] for wanted in members if wanted in numbers]
@@ -115,7 +116,7 @@ def _pair_row(
 ) -> PairRow:
     read = [pair for pair in pairs if all(wanted in numbers for wanted in pair.values())]
     scales = np.array([[numbers[pair[half]][0] for half in _HALVES] for pair in read]).reshape(-1, len(_HALVES))
-    usable = (np.isfinite(scales) & (scales > 0)).all(axis=1)
+    usable = np.logical_and.reduce(are_usable(scales), axis=1)
     compared = [pair for pair, use in zip(read, usable, strict=True) if use]
     scales = scales[usable]
     if not compared:
@@ -132,11 +133,16 @@ def _pair_row(
     return PairRow(suffix, len(compared), len(pairs), unequal, median, p99, largest, ranges(layers) or None, worst)
 
 
+def are_usable(scales: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Tell of each scale whether it can be multiplied with: it is positive and finite."""
+    return np.isfinite(scales) & (scales > 0)
+
+
 def numbers_of(taken: Taken) -> dict[Wanted, NDArray[np.float64]]:
     """Return the values of every scale, norm and helper read, flat; those of one dtype are decoded together."""
     alike: dict[str, list[Wanted]] = {}
     for wanted in taken.raw:
-        if wanted.topic not in ("marker", "weight-shape"):
+        if wanted.topic not in _NO_QUANTITIES:
             alike.setdefault(wanted.dtype, []).append(wanted)
     numbers: dict[Wanted, NDArray[np.float64]] = {}
     for dtype, members in alike.items():
